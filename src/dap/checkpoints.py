@@ -1,0 +1,49 @@
+"""The state of a run in one file: tensors beside plain values, checked when read, without pickle."""
+
+import json
+import zlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import safetensors.torch
+import torch
+from torch import Tensor
+
+from dap.errors import DapError
+from dap.files import replacing
+
+_VALUES, _CHECKSUMS = "__values__", "__checksums__"
+
+
+def save_state(path: str | Path, tensors: Mapping[str, Tensor], values: Mapping[str, Any]) -> None:
+    """Write tensors and values (whatever JSON holds) to a safetensors file, whole or not at all."""
+    packed = zlib.compress(json.dumps(values).encode(), 1)
+    arrays = {name: tensor.contiguous() for name, tensor in tensors.items()}
+    arrays[_VALUES] = torch.frombuffer(bytearray(packed), dtype=torch.uint8)
+    arrays[_CHECKSUMS] = _checksums(arrays)
+    with replacing(path) as temporary:
+        safetensors.torch.save_file(arrays, temporary)
+
+
+def load_state(path: str | Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """What `save_state` wrote. A damaged file is an error."""
+    try:
+        arrays = safetensors.torch.load_file(path)
+        checksums = arrays.pop(_CHECKSUMS)
+        sound = torch.equal(checksums, _checksums(arrays))
+    except Exception as error:  # the parser has errors of many types for damaged headers
+        raise DapError(f"{path} is damaged or not a checkpoint ({error}): remove it to start again") from None
+    if not sound:
+        raise DapError(f"{path} is damaged (a checksum differs): remove it to start again")
+    return arrays, json.loads(zlib.decompress(arrays.pop(_VALUES).numpy().tobytes()))
+
+
+def checksum(tensor: Tensor) -> int:
+    """Of a tensor's values, whatever its memory format."""
+    flat = tensor.detach().cpu().reshape(-1).view(torch.uint8).numpy()
+    return zlib.crc32(flat)  # pyright: ignore[reportArgumentType]  # an array is a buffer
+
+
+def _checksums(arrays: Mapping[str, Tensor]) -> Tensor:
+    return torch.tensor([checksum(arrays[name]) for name in sorted(arrays)])

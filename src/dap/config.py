@@ -1,0 +1,173 @@
+"""Everything a user sets for mask learning. Imports no torch, so that reading options is instant."""
+
+from dataclasses import dataclass, fields, replace
+from typing import Any, Literal, Self
+
+from dap.errors import DapError
+
+UNSET: Any = None  # the preset decides
+
+
+def _paper_preset(steps: int | None) -> dict[str, Any]:
+    """The paper's appendix, which needs its 100,000 steps."""
+    return {
+        "steps": 100_000,
+        "target_sparsity": 0.999,
+        "learning_rate": 0.002,
+        "temperature": (2.0, 0.3),
+        "f_start": 0,
+        "f_update": 30,
+        "average": 0.0,
+    }
+
+
+def _paced_preset(steps: int | None) -> dict[str, Any]:
+    """Any budget: what is counted in steps stays the same share of the run. docs/pacing.md has the measurements."""
+    steps = steps or 500
+    return {
+        "steps": steps,
+        "target_sparsity": 0.95,
+        "learning_rate": min(0.5, 25 / steps),  # a logit can travel 25 in a run, 8 times its way to the threshold
+        "temperature": (0.7, 0.2),
+        "f_start": 0,
+        "f_update": max(1, steps // 100),
+        "average": max(0.0, 1 - 25 / steps),  # over a twentieth of the run
+    }
+
+
+# What a field takes when it is left UNSET, by `coefficient`.
+PRESETS = {"paper": _paper_preset, "paced": _paced_preset}
+
+# The paper's values per suite (its appendix on hyper-parameters).
+PAPER: dict[str, dict[str, Any]] = {
+    "PACS": {"alpha": 2.0, "learning_rate": 0.002, "f_start": 10_000, "f_update": 30, "batch_size": 32},
+    "VLCS": {"alpha": 0.5, "learning_rate": 0.0035, "f_start": 10_000, "f_update": 1_000, "batch_size": 32},
+    "OfficeHome": {"alpha": 1.0, "learning_rate": 0.0035, "f_start": 0, "f_update": 500, "batch_size": 32},
+    "TerraIncognita": {"alpha": 0.5, "learning_rate": 0.002, "f_start": 0, "f_update": 1_000, "batch_size": 32},
+    "DomainNet": {"alpha": 0.5, "learning_rate": 0.0035, "f_start": 10_000, "f_update": 1_000, "batch_size": 16},
+}
+
+
+@dataclass(frozen=True)
+class PaperSchedule:
+    """The paper's adaptive coefficient: its letters in comments."""
+
+    base: float = 3.0  # λ_base
+    acceleration: float = 6.0  # a
+    exponent: float = 1.2  # ρ
+    ratio: float = 0.1  # r
+    ratio_range: tuple[float, float] = (0.01, 1.0)  # r_min, r_max
+    smoothing: float = 0.92  # η
+    range: tuple[float, float] = (0.5, 50.0)
+
+
+@dataclass(frozen=True)
+class PacedSchedule:
+    """Ours: the sparsity follows a path that is set by the number of steps."""
+
+    share: float = 0.9  # of the steps, after which the path has reached the target
+    tolerance: float = 0.02  # a deviation from the path that weighs as much as the mean task gradient
+    smoothing: float = 0.9  # of the mean task gradient
+
+
+@dataclass(frozen=True)
+class PruneConfig:
+    """Options of mask learning. A field left UNSET takes the value of its preset, named by `coefficient`.
+
+    >>> PruneConfig(steps=250, target_sparsity=0.9).resolved().learning_rate
+    0.1
+    """
+
+    coefficient: Literal["paced", "paper"] = "paced"
+    steps: int = UNSET  # T
+    target_sparsity: float = UNSET  # s
+    alpha: float = 1.0  # α, strength of the domain sensitivity; 0 learns domain-agnostic masks
+    learning_rate: float = UNSET
+    temperature: tuple[float, float] = UNSET  # τ₀ → τ₁
+    p_init: float = 0.95
+    f_start: int = UNSET  # first step that may update the sensitivity
+    f_update: int = UNSET  # steps between updates of the sensitivity
+    beta: float = 0.92  # β, smoothing of the sensitivity
+    average: float = UNSET  # smoothing of the logits that masks are cut from; 0: the paper's raw logits
+    hard: bool = False  # hard forward pass, straight-through backward pass
+    clip_value: float = 6.0
+    clip_norm: float = 4.0
+    adam_betas: tuple[float, float] = (0.9, 0.999)
+    # A logit's gradient is about 1e-9 at ten million weights: torch's default of 1e-8 would freeze most logits.
+    adam_eps: float = 1e-12
+    paper: PaperSchedule = PaperSchedule()
+    paced: PacedSchedule = PacedSchedule()
+    stop_at: float | None = None  # stop at the first mask of at least this sparsity
+    include: tuple[str, ...] = ()  # patterns of weight names; empty: every weight that can be masked
+    exclude: tuple[str, ...] = ()
+    batch_size: int = 32  # per domain, where batches are drawn from datasets
+    seed: int = 0
+
+    @classmethod
+    def for_suite(cls, suite: str, **changes: Any) -> Self:
+        """The paper's configuration for one of its five suites.
+
+        >>> PruneConfig.for_suite("PACS").alpha
+        2.0
+        """
+        if suite not in PAPER:
+            raise DapError(f"the paper has no configuration for suite {suite!r}; it has {', '.join(PAPER)}")
+        return cls(coefficient="paper", **{**PAPER[suite], **changes})
+
+    @classmethod
+    def from_dict(cls, options: dict[str, Any]) -> Self:
+        """From plain values, as a file holds them. An unknown option is an error that names the known ones."""
+        schedules = {"paper": PaperSchedule, "paced": PacedSchedule}
+        values: dict[str, Any] = {}
+        for name, value in options.items():
+            if name in schedules and isinstance(value, dict):
+                value = schedules[name](**_tuples(schedules[name], value))
+            values[name] = value
+        return cls(**_tuples(cls, values))
+
+    def resolved(self) -> Self:
+        """With the preset's values in place of UNSET, and checked."""
+        if self.coefficient not in PRESETS:
+            raise DapError(f"coefficient is {self.coefficient!r}; choose one of {', '.join(PRESETS)}")
+        preset = PRESETS[self.coefficient](self.steps)
+        preset = {name: value for name, value in preset.items() if getattr(self, name) is None}
+        config = replace(self, **preset)
+        config._check()
+        return config
+
+    def _check(self) -> None:
+        for name in ("steps", "f_update", "batch_size"):
+            value = getattr(self, name)
+            if not isinstance(value, int) or value < 1:
+                raise DapError(f"{name} is {value}; it must be a whole number of at least 1")
+        for name in ("target_sparsity", "p_init", "stop_at"):
+            value = getattr(self, name)
+            if value is not None and not 0 < value < 1:
+                raise DapError(f"{name} is {value}; it is a share between 0 and 1, both excluded")
+        for name in ("beta", "average"):
+            if not 0 <= getattr(self, name) < 1:
+                raise DapError(f"{name} is {getattr(self, name)}; it must be at least 0 and below 1")
+        for name in ("learning_rate", "clip_value", "clip_norm", "adam_eps"):
+            if not getattr(self, name) > 0:
+                raise DapError(f"{name} is {getattr(self, name)}; it must be above 0")
+        if not self.alpha >= 0:
+            raise DapError(f"alpha is {self.alpha}; it must be at least 0")
+        if len(self.temperature) != 2 or not all(value > 0 for value in self.temperature):
+            raise DapError(f"temperature is {self.temperature}; it must be two numbers above 0, first and last")
+        initial = 1 - self.p_init
+        if self.target_sparsity <= initial:
+            raise DapError(
+                f"target_sparsity is {self.target_sparsity}, but masks start at an expected sparsity of {initial:.4g} "
+                f"(1 - p_init): raise target_sparsity or p_init"
+            )
+        if self.stop_at is not None and self.stop_at > self.target_sparsity:
+            raise DapError(f"stop_at is {self.stop_at}, beyond target_sparsity={self.target_sparsity}: lower it")
+
+
+def _tuples(cls: type, values: dict[str, Any]) -> dict[str, Any]:
+    """Lists, as files have them, become tuples; unknown names are an error."""
+    known = [field.name for field in fields(cls)]
+    for name in values:
+        if name not in known:
+            raise DapError(f"unknown option {name!r}; the options of {cls.__name__} are {', '.join(known)}")
+    return {name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}

@@ -1,0 +1,10 @@
+"""Magnitude: large weights are kept."""
+
+from torch import Tensor, nn
+
+from dap.masking import maskable_weights
+
+
+def magnitude(model: nn.Module) -> dict[str, Tensor]:
+    """|w| for every maskable weight."""
+    return {name: weight.detach().abs() for name, weight in maskable_weights(model).items()}

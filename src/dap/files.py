@@ -1,0 +1,37 @@
+"""Files that are whole or not there."""
+
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+
+@contextmanager
+def replacing(path: str | Path) -> Iterator[Path]:
+    """A temporary name beside `path`, renamed to it at the end: a reader never meets half a file.
+
+    >>> with replacing(tmp / "result.txt") as temporary:
+    ...     temporary.write_text("whole")
+    5
+    """
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    os.close(handle)
+    try:
+        yield Path(name)
+        with open(name, "rb") as file:
+            os.fsync(file.fileno())
+        umask = os.umask(0)
+        os.umask(umask)
+        os.chmod(name, 0o666 & ~umask)  # mkstemp's files are private; a result is not
+        os.replace(name, path)
+    except BaseException:
+        os.unlink(name)
+        raise
+
+
+def write_atomic(path: str | Path, data: bytes) -> None:
+    with replacing(path) as temporary:
+        temporary.write_bytes(data)

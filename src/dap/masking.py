@@ -1,0 +1,125 @@
+"""How masks attach to a module: the only file that knows.
+
+Masked weights enter through `torch.func.functional_call`: the module's own parameters are never written, its
+state-dict keys stay the user's, tied weights stay tied, and `nn.MultiheadAttention`, which reads its weights without
+calling a submodule, is really masked.
+"""
+
+import copy
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from fnmatch import fnmatchcase
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+from torch.nn.utils import parametrize
+
+from dap.errors import DapError
+from dap.masks import Masks
+
+_CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
+_ATTENTION_WEIGHTS = ("in_proj_weight", "q_proj_weight", "k_proj_weight", "v_proj_weight")
+
+
+def maskable_weights(
+    model: nn.Module, include: Sequence[str] = (), exclude: Sequence[str] = ()
+) -> dict[str, nn.Parameter]:
+    """Every weight matrix or kernel of convolutions, linear layers and attention, by its name in the model.
+
+    Biases, norms and embeddings are never masked, nor is a matrix that is also an embedding. A tied weight appears
+    once, under its first name. `include` and `exclude` are shell patterns over names, such as `"layer4.*"`.
+    """
+    candidates: set[int] = set()
+    embeddings: set[int] = set()
+    for path, module in model.named_modules(remove_duplicate=False):
+        if isinstance(module, nn.Embedding | nn.EmbeddingBag):
+            embeddings.add(id(module.weight))
+        elif isinstance(module, (*_CONVOLUTIONS, nn.Linear, nn.MultiheadAttention)):
+            keys = _ATTENTION_WEIGHTS if isinstance(module, nn.MultiheadAttention) else ("weight",)
+            for key in keys:
+                if module._parameters.get(key) is not None:
+                    candidates.add(id(module._parameters[key]))
+                elif parametrize.is_parametrized(module, key):
+                    raise DapError(
+                        f"{path}.{key} is computed by a parametrization and cannot be masked: call "
+                        f"torch.nn.utils.parametrize.remove_parametrizations first"
+                    )
+    weights = {
+        name: parameter
+        for name, parameter in model.named_parameters()
+        if id(parameter) in candidates - embeddings
+        and (not include or any(fnmatchcase(name, pattern) for pattern in include))
+        and not any(fnmatchcase(name, pattern) for pattern in exclude)
+    }
+    _check(weights, include, exclude)
+    return weights
+
+
+def _check(weights: Mapping[str, Tensor], include: Sequence[str], exclude: Sequence[str]) -> None:
+    if not weights:
+        chosen = f" matching include={list(include)}, exclude={list(exclude)}" if include or exclude else ""
+        raise DapError(
+            f"the model has no maskable weights{chosen}: masks apply to the weights of Conv, Linear and "
+            f"MultiheadAttention layers"
+        )
+    for name, weight in weights.items():
+        if nn.parameter.is_lazy(weight):
+            raise DapError(f"{name} has no shape yet: run one batch through the model first")
+        if not weight.is_floating_point():
+            raise DapError(f"{name} is {weight.dtype}; only floating-point weights can be masked")
+        if not torch.isfinite(weight).all():
+            raise DapError(f"{name} holds NaN or infinity: load a sound checkpoint")
+    if len({weight.device for weight in weights.values()}) > 1:
+        raise DapError("the masked weights lie on several devices: put the model on one device first")
+
+
+class MaskedModel:
+    """A frozen model that runs with other weights in place of its own.
+
+    >>> model = nn.Linear(2, 2)
+    >>> masked = MaskedModel(model)
+    >>> masked({"weight": torch.zeros(2, 2)}, torch.ones(1, 2)).shape
+    torch.Size([1, 2])
+    """
+
+    def __init__(self, model: nn.Module, include: Sequence[str] = (), exclude: Sequence[str] = ()):
+        self.model = model
+        self.weights = {name: w.detach() for name, w in maskable_weights(model, include, exclude).items()}
+
+    def __call__(self, weights: Mapping[str, Tensor], inputs: Tensor) -> Tensor:
+        """The outputs of the model with `weights` in place of its masked weights."""
+        state = {name: parameter.detach() for name, parameter in self.model.named_parameters()}
+        # Copies, since a module may write to its buffers even in eval mode.
+        state |= {name: buffer.clone() for name, buffer in self.model.named_buffers()}
+        with frozen(self.model):
+            return functional_call(self.model, {**state, **weights}, (inputs,))
+
+
+@contextmanager
+def frozen(model: nn.Module) -> Iterator[None]:
+    """Eval mode inside, every module's own training flag afterwards."""
+    flags = [(module, module.training) for module in model.modules()]
+    for module, _ in flags:
+        module.training = False
+    try:
+        yield
+    finally:
+        for module, flag in flags:
+            module.training = flag
+
+
+def bake(model: nn.Module, masks: Masks) -> nn.Module:
+    """A plain copy of the model with zeros in place; the model itself is not changed.
+
+    >>> model = nn.Linear(2, 1, bias=False)
+    >>> bake(model, Masks({"weight": torch.tensor([[True, False]])})).weight[0, 1].item()
+    0.0
+    """
+    masks.check(model)
+    sparse = copy.deepcopy(model)
+    with torch.no_grad():
+        for name, mask in masks.items():
+            weight = sparse.get_parameter(name)
+            weight.masked_fill_(~mask.to(weight.device), 0)
+    return sparse

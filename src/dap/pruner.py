@@ -1,0 +1,273 @@
+"""Algorithm 1: one step of mask learning, and the masks at any time."""
+
+import dataclasses
+import math
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from dap.allocation import keep_count, keep_top, keep_top_weighted
+from dap.backward import Batches, domain_gradients, task_gradient
+from dap.config import PruneConfig
+from dap.errors import DapError
+from dap.gates import GateLayout, Shape, by_weight, relax, relax_gradient
+from dap.masking import MaskedModel
+from dap.masks import Masks
+from dap.objectives import Erm, Objective
+from dap.schedules import Observation, make_coefficient, temperature
+from dap.seeding import derive_seed
+from dap.sensitivity import SignCount
+
+
+class StepStats(NamedTuple):
+    """What a step saw and did. Losses and expectations are those before its update, mask sparsities those after it."""
+
+    step: int
+    loss: float  # the task's
+    sparsity_loss: float
+    coefficient: float  # λ_s
+    temperature: float  # τ
+    expected_sparsity: float  # 1 − mean σ(λ̃)
+    target: float  # what the sparsity loss pulls towards
+    sparsity: float  # of `masks()`
+    raw_sparsity: float  # of the mask λ̃ > 0, without averaging
+
+
+class Pruner:
+    """Learns, for every weight of a frozen model, whether to keep it.
+
+    >>> pruner = Pruner(nn.Linear(4, 2), PruneConfig(steps=10, target_sparsity=0.5, alpha=0.0))
+    >>> stats = pruner.step({"here": (torch.randn(8, 4), torch.randint(2, (8,)))})
+    >>> stats.step, pruner.masks(sparsity=0.5).kept
+    (1, 4)
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        config: PruneConfig | None = None,
+        objective: Objective | None = None,
+        *,
+        granularity: Callable[[Shape], Shape] = by_weight,
+    ):
+        self.config = (config or PruneConfig()).resolved()
+        self.objective = objective or Erm()
+        self.masked = MaskedModel(model, self.config.include, self.config.exclude)
+        self.layout = GateLayout(self.masked.weights, granularity)
+        self.steps_done = 0
+        self.device = next(iter(self.masked.weights.values())).device
+        start = math.log(self.config.p_init / (1 - self.config.p_init))
+        self.logits = torch.full((self.layout.gates,), start, device=self.device)  # λ
+        # S̄ lies in [−1, 1] and moves by (1−β)·S: half precision resolves it to 0.0005.
+        self.sensitivity = torch.zeros_like(self.logits, dtype=torch.float16) if self.config.alpha else None
+        self.average = self.logits.clone() if self.config.average else None
+        self.optimiser = torch.optim.Adam(
+            [self.logits],
+            lr=self.config.learning_rate,
+            betas=self.config.adam_betas,
+            eps=self.config.adam_eps,
+            fused=True,
+        )
+        self.coefficient = make_coefficient(self.config)
+
+    # ---- one step
+
+    def step(self, batches: Batches) -> StepStats:
+        """One optimisation step on one batch per domain: `{"art": (inputs, labels), …}`.
+
+        An error (a wrong label, a NaN) leaves the pruner as it was before the step.
+        """
+        step = self.steps_done + 1
+        tau = temperature(step, self.config.steps, *self.config.temperature)
+        update_sensitivity = self._updates_sensitivity(step, batches)
+        gates, expected, slope = self._sample(step, tau)
+        weights = self.layout.masked_weights((gates > 0.5).float() if self.config.hard else gates)
+        if update_sensitivity:
+            signs = SignCount(self.layout.gates, self.device)
+            loss, gradient = self._domain_gradients(weights, batches, signs)
+        else:
+            signs = None
+            loss, gradients = task_gradient(self.masked, self.objective, weights, batches)
+            gradient = self.layout.gate_gradient(gradients)
+            del gradients
+        del weights
+
+        size = self._task_gradient(gradient, gates, tau)
+        del gates
+        target = self.coefficient.target(step)
+        seen = Observation(step, loss, 1 - expected, size, slope)
+        remembered = self.coefficient.state
+        coefficient = self.coefficient(seen)
+        deviation = expected - (1 - target)
+        norm = self._add_sparsity_gradient(gradient, 2 * coefficient * deviation / self.layout.total)
+        if not math.isfinite(norm):
+            self.coefficient.state = remembered
+            raise DapError(f"the gradient is NaN or infinite at step {step}, with a loss of {loss:.4g}")
+
+        if norm > self.config.clip_norm:
+            gradient.mul_(self.config.clip_norm / (norm + 1e-6))
+        self.logits.grad = gradient
+        self.optimiser.step()
+        self.logits.grad = None
+        if signs is not None and self.sensitivity is not None:
+            signs.update(self.sensitivity, self.config.beta, self.layout.pieces())
+        self.steps_done = step
+        raw, averaged = self._advance_average()
+        return StepStats(
+            step=step,
+            loss=loss,
+            sparsity_loss=deviation**2,
+            coefficient=coefficient,
+            temperature=tau,
+            expected_sparsity=1 - expected,
+            target=target,
+            sparsity=averaged,
+            raw_sparsity=raw,
+        )
+
+    def _updates_sensitivity(self, step: int, batches: Batches) -> bool:
+        if self.config.alpha and len(batches) < 2:
+            raise DapError(
+                f"domain sensitivity compares domains, and there is only {len(batches)}: "
+                f"give at least two source domains, or set alpha=0"
+            )
+        return bool(self.config.alpha) and step >= self.config.f_start and step % self.config.f_update == 0
+
+    def _effective(self, piece: slice) -> Tensor:
+        """λ̃ = λ − α·S̄, as a new tensor."""
+        if self.sensitivity is None:
+            return self.logits[piece].clone()
+        return self.sensitivity[piece].float().mul_(-self.config.alpha).add_(self.logits[piece])
+
+    def _sample(self, step: int, tau: float) -> tuple[Tensor, float, float]:
+        """The gates m, the expected density mean σ(λ̃) over all weights, and its slope: mean σ(λ̃)(1−σ(λ̃)) / N."""
+        # Noise is a function of seed and step alone: nothing to save for resuming, and every rank draws the same.
+        generator = torch.Generator(self.device).manual_seed(derive_seed("gates", self.config.seed, step))
+        gates = torch.empty_like(self.logits)
+        kept = torch.zeros((), dtype=torch.float64, device=self.device)
+        slope = torch.zeros_like(kept)
+        for piece, fan in self.layout.pieces():
+            effective = self._effective(piece)
+            keep = effective.sigmoid()
+            mean = keep.sum()
+            kept += mean * fan
+            slope += (mean - keep.dot(keep)) * fan
+            part = gates[piece].uniform_(generator=generator)
+            relax(effective, part, tau, out=part)
+        return gates, kept.item() / self.layout.total, slope.item() / self.layout.gates / self.layout.total
+
+    def _domain_gradients(self, weights: Mapping[str, Tensor], batches: Batches, signs: SignCount):
+        """The loss and ∂L/∂m, gathered domain by domain while the signs are counted."""
+        loss, parts = domain_gradients(self.masked, self.objective, weights, batches)
+        total = None
+        for gradients in parts:
+            gradient = self.layout.gate_gradient(gradients)
+            del gradients
+            signs.add(gradient)
+            total = gradient if total is None else total.add_(gradient)
+        assert total is not None
+        return loss, total
+
+    def _task_gradient(self, gradient: Tensor, gates: Tensor, tau: float) -> float:
+        """Turn ∂L/∂m into ∂L/∂λ in place; its mean absolute value."""
+        size = torch.zeros((), dtype=torch.float64, device=self.device)
+        for piece, _ in self.layout.pieces():
+            size += relax_gradient(gradient[piece], gates[piece], tau).abs().sum()
+        return size.item() / self.layout.gates
+
+    def _add_sparsity_gradient(self, gradient: Tensor, scale: float) -> float:
+        """Add λ_s · 2(d − (1−s)) · σ(λ̃)(1−σ(λ̃))/N and clip by value, in place; the global norm."""
+        squares = torch.zeros((), dtype=torch.float64, device=self.device)
+        for piece, fan in self.layout.pieces():
+            keep = self._effective(piece).sigmoid_()
+            part = gradient[piece]
+            part.add_(keep, alpha=scale * fan).addcmul_(keep, keep, value=-scale * fan)
+            part.clamp_(-self.config.clip_value, self.config.clip_value)
+            squares += part.dot(part)
+        return math.sqrt(squares.item()) if torch.isfinite(squares) else math.nan
+
+    def _advance_average(self) -> tuple[float, float]:
+        """Move the averaged logits on; the sparsities of the raw and the averaged mask."""
+        raw = torch.zeros((), dtype=torch.int64, device=self.device)
+        averaged = torch.zeros_like(raw)
+        for piece, fan in self.layout.pieces():
+            effective = self._effective(piece)
+            raw += torch.count_nonzero(effective > 0) * fan
+            if self.average is not None:
+                part = self.average[piece].lerp_(effective, 1 - self.config.average)
+                averaged += torch.count_nonzero(part > 0) * fan
+        total = self.layout.total
+        return 1 - raw.item() / total, 1 - (averaged if self.average is not None else raw).item() / total
+
+    # ---- masks
+
+    def ranking(self, raw: bool = False) -> Tensor:
+        """The logits that masks are cut from, one per gate: averaged where `average` is set, else λ̃."""
+        if self.average is not None and not raw:
+            return self.average.clone()
+        return self._effective(slice(None))
+
+    def masks(self, sparsity: float | None = None, *, raw: bool = False) -> Masks:
+        """The hard masks at this step: logits above 0 or, with `sparsity`, exactly that share of the weights cut.
+
+        `raw` takes the paper's λ̃ where averaged logits are the default.
+        """
+        ranking = self.ranking(raw)
+        if sparsity is None:
+            kept = ranking > 0
+        else:
+            keep = keep_count(self.layout.total, sparsity)
+            fans = self.layout.fans()
+            kept = keep_top(ranking, keep) if fans is None else keep_top_weighted(ranking, fans, keep)
+        return Masks(self.layout.expand(kept))
+
+    def sampled_masks(self, seed: int) -> Masks:
+        """Masks drawn from the learned distribution: each gate kept with probability σ(λ̃)."""
+        generator = torch.Generator(self.device).manual_seed(seed)
+        keep = self._effective(slice(None)).sigmoid_()
+        return Masks(self.layout.expand(torch.bernoulli(keep, generator=generator).bool()))
+
+    @property
+    def finished(self) -> bool:
+        return self.steps_done >= self.config.steps
+
+    # ---- state
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything that resuming needs to give the same bits: tensors, and plain values that JSON can hold."""
+        adam = self.optimiser.state[self.logits]
+        tensors = {"logits": self.logits, "sensitivity": self.sensitivity, "average": self.average, **adam}
+        return {
+            "tensors": {name: tensor.clone() for name, tensor in tensors.items() if tensor is not None},
+            "steps_done": self.steps_done,
+            "coefficient": self.coefficient.state,
+            "config": dataclasses.asdict(self.config),
+            "weights": {name: list(weight.shape) for name, weight in self.masked.weights.items()},
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from a state of the same model under the same configuration."""
+        shapes = {name: list(weight.shape) for name, weight in self.masked.weights.items()}
+        for name in {**shapes, **state["weights"]}:
+            if shapes.get(name) != state["weights"].get(name):
+                raise DapError(
+                    f"the saved state does not fit the model: {name} has shape {shapes.get(name)}, "
+                    f"the state {state['weights'].get(name)}"
+                )
+        saved = PruneConfig.from_dict(state["config"])
+        for field in dataclasses.fields(PruneConfig):
+            ours, theirs = getattr(self.config, field.name), getattr(saved, field.name)
+            if ours != theirs:
+                raise DapError(f"the saved state was made with {field.name}={theirs!r}, this pruner has {ours!r}")
+        tensors = {name: tensor.to(self.device, copy=True) for name, tensor in state["tensors"].items()}
+        self.logits.copy_(tensors.pop("logits"))
+        if self.sensitivity is not None:
+            self.sensitivity.copy_(tensors.pop("sensitivity"))
+        if self.average is not None:
+            self.average.copy_(tensors.pop("average"))
+        self.optimiser.state.clear()
+        if tensors:  # Adam has none before its first step
+            self.optimiser.state[self.logits] = tensors
+        self.steps_done, self.coefficient.state = state["steps_done"], state["coefficient"]

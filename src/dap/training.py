@@ -1,0 +1,50 @@
+"""The dense training loop."""
+
+from collections.abc import Callable, Mapping
+
+import torch
+from torch import nn
+from torch.nn.modules.batchnorm import _NormBase
+
+from dap.backward import forward
+from dap.errors import DapError
+from dap.objectives import Erm, Objective
+from dap.sources import Source, batch_stream, next_batches
+
+
+def train_dense(
+    model: nn.Module,
+    sources: Mapping[str, Source],
+    *,
+    steps: int,
+    objective: Objective | None = None,
+    learning_rate: float = 5e-5,
+    batch_size: int = 32,
+    freeze_norms: bool = True,
+    seed: int = 0,
+    on_step: Callable[[int, float], None] | None = None,
+) -> None:
+    """Train `model` in place with Adam, on one batch per source domain in each step. It is left in eval mode.
+
+    Norm layers keep the statistics they came with (`freeze_norms`), as is usual in domain generalisation for pretrained
+    networks; a network trained from scratch needs `freeze_norms=False`.
+    """
+    objective = objective or Erm()
+    optimiser = torch.optim.Adam(model.parameters(), lr=learning_rate)
+    streams = {domain: batch_stream(domain, source, batch_size, seed) for domain, source in sources.items()}
+    device = next(model.parameters()).device
+    model.train()
+    if freeze_norms:
+        for module in model.modules():
+            if isinstance(module, _NormBase):
+                module.eval()
+    for step in range(1, steps + 1):
+        loss = objective(*forward(model, next_batches(streams, device), joint=True))
+        if not torch.isfinite(loss):
+            raise DapError(f"the loss is {loss.item()} at step {step} of dense training: lower the learning rate")
+        optimiser.zero_grad(set_to_none=True)
+        loss.backward()
+        optimiser.step()
+        if on_step is not None:
+            on_step(step, loss.item())
+    model.eval()

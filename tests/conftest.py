@@ -1,0 +1,99 @@
+"""Models and data that many tests share."""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+SHARED = Path(os.environ.get("DAP_SHARED", Path(__file__).parents[2] / "shared"))
+
+
+class Attention(nn.Module):
+    """A vision transformer in miniature: patches, one encoder layer with nn.MultiheadAttention, a linear head."""
+
+    def __init__(self, classes: int = 3):
+        super().__init__()
+        self.patches = nn.Conv2d(3, 16, 4, stride=4)
+        self.encoder = nn.TransformerEncoderLayer(16, 2, 32, dropout=0.1, batch_first=True)
+        self.head = nn.Linear(16, classes)
+
+    def forward(self, images: Tensor) -> Tensor:
+        tokens = self.patches(images).flatten(2).transpose(1, 2)
+        return self.head(self.encoder(tokens).mean(1))
+
+
+class Tied(nn.Module):
+    """Two layers that share one weight."""
+
+    def __init__(self, classes: int = 3):
+        super().__init__()
+        self.stem = nn.Linear(3 * 8 * 8, 16)
+        self.first = nn.Linear(16, 16)
+        self.second = nn.Linear(16, 16)
+        self.second.weight = self.first.weight
+        self.head = nn.Linear(16, classes)
+
+    def forward(self, images: Tensor) -> Tensor:
+        hidden = torch.relu(self.stem(images.flatten(1)))
+        return self.head(torch.relu(self.second(torch.relu(self.first(hidden)))))
+
+
+def convolutional(classes: int = 3) -> nn.Module:
+    return nn.Sequential(
+        nn.Conv2d(3, 8, 3, padding=1),
+        nn.BatchNorm2d(8),
+        nn.ReLU(),
+        nn.Conv2d(8, 12, 3, stride=2, groups=2),
+        nn.BatchNorm2d(12),
+        nn.ReLU(),
+        nn.AdaptiveAvgPool2d(1),
+        nn.Flatten(),
+        nn.Dropout(0.5),
+        nn.Linear(12, classes),
+    )
+
+
+def channels_last(classes: int = 3) -> nn.Module:
+    return convolutional(classes).to(memory_format=torch.channels_last)  # pyright: ignore
+
+
+MODELS: dict[str, Callable[[], nn.Module]] = {
+    "convolutional": convolutional,
+    "channels_last": channels_last,
+    "attention": Attention,
+    "tied": Tied,
+}
+
+
+def make_model(kind: str) -> nn.Module:
+    """A model of `kind`, always the same, with running statistics that are not the initial ones."""
+    torch.manual_seed(0)
+    model = MODELS[kind]()
+    for module in model.modules():
+        if isinstance(module, nn.BatchNorm2d):
+            assert module.running_mean is not None
+            assert module.running_var is not None
+            module.running_mean.normal_(0, 0.1)
+            module.running_var.uniform_(0.5, 1.5)
+    return model
+
+
+def make_batches(domains: int = 3, size: int = 6, seed: int = 0, classes: int = 3) -> dict[str, tuple[Tensor, Tensor]]:
+    generator = torch.Generator().manual_seed(seed)
+    return {
+        f"domain {index}": (
+            torch.randn(size, 3, 8, 8, generator=generator) + 0.3 * index,
+            torch.randint(classes, (size,), generator=generator),
+        )
+        for index in range(domains)
+    }
+
+
+@pytest.fixture
+def shared() -> Path:
+    if not (SHARED / "data" / "PACS").is_dir():
+        pytest.skip("needs the real PACS images and weights: set DAP_SHARED to the folder that holds them")
+    return SHARED
