@@ -108,20 +108,29 @@ def learn_masks(
         for domain, source in sources.items()
     }
     saved = pruner.steps_done
+
+    def save() -> None:
+        nonlocal saved
+        if checkpoint is not None and saved != pruner.steps_done:
+            _save(path, checkpoint)
+            saved = pruner.steps_done
+
     with _interruptible() as interrupt:
-        while not (_ended(path) or interrupt.requested):
-            batches = next_batches(streams, pruner.device)
-            stats = pruner.step(batches)
-            path.history.append(stats._asdict())
-            _look(path, stats, batches, milestones, validation or {}, eval_every)
-            if checkpoint is not None and (_ended(path) or stats.step % checkpoint_every == 0):
-                _save(path, checkpoint)
-                saved = stats.step
-            if on_step is not None:
-                on_step(stats)
+        try:
+            while not (_ended(path) or interrupt.requested):
+                batches = next_batches(streams, pruner.device)
+                stats = pruner.step(batches)
+                path.history.append(stats._asdict())
+                _look(path, stats, batches, milestones, validation or {}, eval_every)
+                if stats.step % checkpoint_every == 0:
+                    save()
+                if on_step is not None:
+                    on_step(stats)
+        except Exception:  # a bad batch, a NaN: the steps before it are whole
+            save()
+            raise
+        save()
         path.interrupted = interrupt.requested and not _ended(path)
-    if checkpoint is not None and saved != pruner.steps_done:
-        _save(path, checkpoint)
     return path
 
 

@@ -1,0 +1,136 @@
+from functools import partial
+
+import pytest
+import torch
+from conftest import MODELS, make_batches, make_model
+
+import dap.backward
+from dap.backward import domain_gradients, forward, task_gradient
+from dap.errors import DapError
+from dap.masking import MaskedModel
+from dap.objectives import OBJECTIVES
+
+
+@pytest.mark.parametrize("kind", MODELS)
+@pytest.mark.parametrize("objective", OBJECTIVES)
+@pytest.mark.parametrize("joint", [True, False])
+def test_the_domains_parts_add_up_to_the_ordinary_gradient(kind, objective, joint, monkeypatch):
+    monkeypatch.setattr(dap.backward, "_JOINT", 2**20 if joint else 0)
+    masked, batches = MaskedModel(make_model(kind)), make_batches(domains=4)
+    loss, whole = task_gradient(masked, OBJECTIVES[objective](), masked.weights, batches)
+    same, parts = domain_gradients(masked, OBJECTIVES[objective](), masked.weights, batches)
+    parts = list(parts)
+    assert same == pytest.approx(loss, rel=1e-5)
+    assert len(parts) == 4
+    for name, gradient in whole.items():
+        assert gradient is not None
+        assert gradient.abs().max() > 0
+        torch.testing.assert_close(sum(part[name] for part in parts), gradient, rtol=1e-4, atol=1e-6)  # pyright: ignore
+
+
+def test_a_domains_part_is_its_own_risk_over_the_number_of_domains():
+    masked, batches = MaskedModel(make_model("convolutional")), make_batches(domains=3)
+    _, parts = domain_gradients(masked, OBJECTIVES["erm"](), masked.weights, batches)
+    for (domain, batch), part in zip(batches.items(), parts, strict=True):
+        _, alone = task_gradient(masked, OBJECTIVES["erm"](), masked.weights, {domain: batch})
+        for name, gradient in part.items():
+            assert gradient is not None
+            torch.testing.assert_close(gradient * 3, alone[name], rtol=1e-4, atol=1e-6)
+
+
+def test_a_weight_that_takes_no_part_has_no_gradient():
+    class Idle(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.used, self.idle = torch.nn.Linear(192, 3), torch.nn.Linear(192, 3)
+
+        def forward(self, images):
+            return self.used(images.flatten(1))
+
+    model = Idle()
+    _, gradients = task_gradient(MaskedModel(model), OBJECTIVES["erm"](), MaskedModel(model).weights, make_batches())
+    assert gradients["idle.weight"] is None
+    pruner = dap.Pruner(model, dap.PruneConfig(steps=2, f_update=1))
+    pruner.step(make_batches())
+    assert pruner.sensitivity is not None
+    assert pruner.sensitivity[192 * 3 :].abs().max() == 0
+
+
+def test_images_of_different_sizes_run_apart():
+    masked = MaskedModel(make_model("convolutional"))
+    batches = make_batches(domains=2)
+    batches["domain 1"] = (torch.randn(6, 3, 12, 12), batches["domain 1"][1])
+    outputs, _ = forward(partial(masked, masked.weights), batches, joint=True)
+    assert [output.logits.shape for output in outputs.values()] == [(6, 3), (6, 3)]
+
+
+def broken(change):
+    batches = make_batches()
+    inputs, labels = batches["domain 1"]
+    batches["domain 1"] = change(inputs.clone(), labels.clone())
+    return batches
+
+
+def with_value(tensor, value):
+    tensor.view(-1)[0] = value
+    return tensor
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda x, y: (x[:0], y[:0]), "'domain 1' gave an empty batch"),
+        (lambda x, y: (x, with_value(y, 3)), "'domain 1': label 3 is out of range, the model has 3 classes"),
+        (lambda x, y: (x, with_value(y, -1)), "'domain 1': label -1 is out of range"),
+        (lambda x, y: (with_value(x, float("nan")), y), "'domain 1': the inputs hold NaN"),
+        (lambda x, y: (with_value(x, float("inf")), y), "'domain 1': the inputs hold NaN or infinity"),
+        (lambda x, y: (x, y.float()), "'domain 1': 6 inputs need as many whole-number labels"),
+        (lambda x, y: (x, y[:5]), "'domain 1': 6 inputs need as many whole-number labels"),
+    ],
+)
+@pytest.mark.parametrize("step", [1, 2])  # an ordinary one, one that updates the sensitivity
+def test_bad_batches_are_named_and_change_nothing(change, message, step):
+    pruner = dap.Pruner(make_model("convolutional"), dap.PruneConfig(steps=5, f_update=2))
+    for _ in range(step - 1):
+        pruner.step(make_batches())
+    before = pruner.state_dict()
+    with pytest.raises(DapError, match=message):
+        pruner.step(broken(change))
+    after = pruner.state_dict()
+    assert all(torch.equal(tensor, after["tensors"][name]) for name, tensor in before.pop("tensors").items())
+    del after["tensors"]
+    assert before == after
+
+
+def test_a_loss_that_is_not_finite():
+    def objective(outputs, labels):
+        return sum(output.logits.sum() for output in outputs.values()) * float("nan")
+
+    pruner = dap.Pruner(make_model("convolutional"), dap.PruneConfig(steps=5), objective=objective)
+    with pytest.raises(DapError, match="the loss is nan"):
+        pruner.step(make_batches())
+    assert pruner.steps_done == 0
+
+
+def test_a_gradient_that_is_not_finite():
+    def objective(outputs, labels):  # its value is 0, its derivative infinite
+        return sum((output.logits.sum() * 0).sqrt() for output in outputs.values())
+
+    pruner = dap.Pruner(make_model("convolutional"), dap.PruneConfig(steps=5), objective=objective)
+    with pytest.raises(DapError, match="the gradient is NaN or infinite at step 1"):
+        pruner.step(make_batches())
+    assert pruner.steps_done == 0
+    assert pruner.coefficient.state is None
+
+
+def test_a_model_that_does_not_give_logits():
+    class Features(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = torch.nn.Conv2d(3, 3, 1)
+
+        def forward(self, images):
+            return self.layer(images)
+
+    with pytest.raises(DapError, match="returned a tensor of shape .* wrap it so that it returns logits"):
+        dap.Pruner(Features(), dap.PruneConfig(steps=2)).step(make_batches())
