@@ -7,10 +7,10 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parent))
 
 import torch
-from conftest import make_batches, make_model
 from torch.utils.data import TensorDataset
 
 import dap
+from conftest import make_batches, make_model
 
 torch.set_num_threads(1)
 CONFIG = dap.PruneConfig(steps=40, target_sparsity=0.9, f_update=3, batch_size=6)

@@ -2,9 +2,9 @@ from functools import partial
 
 import pytest
 import torch
-from conftest import MODELS, make_batches, make_model
 
 import dap.backward
+from conftest import MODELS, make_batches, make_model
 from dap.backward import domain_gradients, forward, task_gradient
 from dap.errors import DapError
 from dap.masking import MaskedModel

@@ -13,7 +13,8 @@ def test_round_trip(tmp_path):
     tensors, values = load_state(tmp_path / "state")
     assert values == VALUES
     assert set(tensors) == set(TENSORS)
-    assert all(torch.equal(tensors[name], TENSORS[name]) and tensors[name].dtype == t.dtype for name, t in TENSORS.items())
+    assert all(torch.equal(tensors[name], tensor) for name, tensor in TENSORS.items())
+    assert all(tensors[name].dtype == tensor.dtype for name, tensor in TENSORS.items())
 
 
 def test_damage_is_an_error(tmp_path):

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import make_batches, make_model
-from killable import CONFIG, SOURCES, learn
 from torch.utils.data import TensorDataset
 
 import dap
+from conftest import make_batches, make_model
 from dap.errors import DapError
 from dap.evaluation import accuracy
+from killable import CONFIG, SOURCES, learn
 
 KILLABLE = str(Path(__file__).with_name("killable.py"))
 

@@ -1,8 +1,8 @@
 import pytest
 import torch
-from conftest import Attention, Tied, make_batches, make_model
 from torch import nn
 
+from conftest import Attention, Tied, make_batches, make_model
 from dap.errors import DapError
 from dap.masking import MaskedModel, bake, maskable_weights
 from dap.masks import Masks

@@ -4,10 +4,10 @@ from itertools import combinations
 import pytest
 import torch
 import torch.nn.functional as F
-from conftest import make_batches, make_model
 from torch.func import functional_call
 
 import dap
+from conftest import make_batches, make_model
 from dap.errors import DapError
 from dap.schedules import Observation, make_coefficient
 from dap.seeding import derive_seed

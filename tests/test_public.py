@@ -7,7 +7,18 @@ import pytest
 
 import dap
 
-CORE = ("config", "masking", "gates", "sensitivity", "schedules", "backward", "pruner", "learning", "masks", "objectives")
+CORE = [
+    "config",
+    "masking",
+    "gates",
+    "sensitivity",
+    "schedules",
+    "backward",
+    "pruner",
+    "learning",
+    "masks",
+    "objectives",
+]
 
 
 def test_every_public_name_is_there():

@@ -35,9 +35,7 @@ def test_hand_computed():
     for gradient in ([1.0, 1.0, 1.0, 0.0], [1.0, 1.0, -1.0, 0.0], [1.0, -1.0, 0.0, 0.0]):
         signs.add(torch.tensor(gradient))
     # all agree; one against two; one against one and a zero; all zero
-    torch.testing.assert_close(
-        sensitivity(signs.positive, signs.negative, 3), torch.tensor([-1.0, 1 / 3, 1 / 3, 0.0])
-    )
+    torch.testing.assert_close(sensitivity(signs.positive, signs.negative, 3), torch.tensor([-1.0, 1 / 3, 1 / 3, 0.0]))
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])

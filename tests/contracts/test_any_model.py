@@ -5,9 +5,9 @@ import math
 
 import pytest
 import torch
-from conftest import MODELS, make_batches, make_model
 
 import dap
+from conftest import MODELS, make_batches, make_model
 from dap.gates import by_output_channel
 
 CONFIG = dap.PruneConfig(steps=12, target_sparsity=0.9, alpha=1.0, f_update=2)
