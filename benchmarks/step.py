@@ -42,9 +42,7 @@ def compare(name: str, pixels: int, images: int, repeats: int, with_naive: bool)
     batches = {domain: (torch.randn(images, 3, pixels, pixels), torch.randint(7, (images,))) for domain in DOMAINS}
     model = calibrated(resnet(name, 7, pretrained=False), batches)
     formats = (torch.contiguous_format, torch.channels_last)
-    trials = {memory: dense_step(model, batches, memory) for memory in formats}
-    memory = min(formats, key=lambda memory: statistics.median(timed(trials[memory]) for _ in range(3)))
-    del trials
+    memory = min(formats, key=lambda memory: median_of_three(dense_step(model, batches, memory)))
     model = model.to(memory_format=memory)  # pyright: ignore[reportCallIssue]
     batches = {domain: (x.contiguous(memory_format=memory), y) for domain, (x, y) in batches.items()}
 
@@ -86,6 +84,11 @@ def timed(step: Callable[[], object]) -> float:
     start = time.perf_counter()
     step()
     return time.perf_counter() - start
+
+
+def median_of_three(step: Callable[[], object]) -> float:
+    step()
+    return statistics.median(timed(step) for _ in range(3))
 
 
 def calibrated(model: nn.Module, batches: dict[str, tuple[Tensor, Tensor]]) -> nn.Module:

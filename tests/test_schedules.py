@@ -1,3 +1,5 @@
+from itertools import pairwise
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -44,6 +46,15 @@ def test_paced_path():
     assert coefficient.target(0) == pytest.approx(0.05)
     assert coefficient.target(45) == pytest.approx(0.5)
     assert coefficient.target(90) == coefficient.target(100) == pytest.approx(0.95)
+
+
+def test_a_curved_path_slows_down_near_the_target():
+    coefficient = PacedCoefficient(PacedSchedule(share=0.9, curve=2.0), 0.05, 0.95, steps=100)
+    assert coefficient.target(45) == pytest.approx(0.95 - 0.9 * 0.25)
+    path = [coefficient.target(step) for step in range(101)]
+    gains = [b - a for a, b in pairwise(path)]
+    assert all(now >= later - 1e-12 for now, later in pairwise(gains))
+    assert path[90] == path[100] == pytest.approx(0.95)
 
 
 @given(st.floats(1e-9, 1), st.floats(1e-12, 1e-2))

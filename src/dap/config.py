@@ -66,6 +66,7 @@ class PacedSchedule:
     """Ours: the sparsity follows a path that is set by the number of steps."""
 
     share: float = 0.9  # of the steps, after which the path has reached the target
+    curve: float = 1.0  # 1: a straight path; above, fast at first and slow near the target, where weights are dear
     tolerance: float = 0.02  # a deviation from the path that weighs as much as the mean task gradient
     smoothing: float = 0.9  # of the mean task gradient
 

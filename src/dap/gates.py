@@ -104,18 +104,15 @@ class GateLayout:
             for site in self.sites
         }
 
-    def gate_gradient(self, gradients: Mapping[str, Tensor | None]) -> Tensor:
-        """∂L/∂m = Σ w·∂L/∂(w·m) over the weights of each gate, as one flat vector."""
-        flat = torch.empty(self.gates, device=next(iter(self.weights.values())).device)
+    def gate_gradients(self, gradients: Mapping[str, Tensor | None]) -> Iterator[tuple[slice, Tensor]]:
+        """∂L/∂m = Σ w·∂L/∂(w·m) over the weights of each gate: slice by slice of the flat vector."""
         for site in self.sites:
-            part, gradient = flat[site.start : site.stop].view(site.shape), gradients[site.name]
+            gradient = gradients[site.name]
             if gradient is None:  # this weight took no part in the forward pass
-                part.zero_()
-            elif site.fan == 1 and gradient.dtype == part.dtype:
-                torch.mul(gradient, self.weights[site.name], out=part)
+                part = torch.zeros(site.stop - site.start, device=self.weights[site.name].device)
             else:
-                part.copy_((gradient * self.weights[site.name]).sum_to_size(site.shape))
-        return flat
+                part = (gradient * self.weights[site.name]).float().sum_to_size(site.shape).reshape(-1)
+            yield slice(site.start, site.stop), part
 
     def expand(self, flat: Tensor) -> dict[str, Tensor]:
         """A value per gate as a value per weight, by the weight's name; views where each gate has one weight."""

@@ -2,14 +2,14 @@
 
 import dataclasses
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from dap.allocation import keep_count, keep_top, keep_top_weighted
-from dap.backward import Batches, domain_gradients, task_gradient
+from dap.backward import Batches, Gradients, domain_gradients, task_gradient
 from dap.config import PruneConfig
 from dap.errors import DapError
 from dap.gates import GateLayout, Shape, by_weight, relax, relax_gradient
@@ -17,7 +17,7 @@ from dap.masking import MaskedModel
 from dap.masks import Masks
 from dap.objectives import Erm, Objective
 from dap.schedules import Observation, make_coefficient, temperature
-from dap.seeding import derive_seed
+from dap.seeding import derive_seed, uniform_noise
 from dap.sensitivity import SignCount
 
 
@@ -59,12 +59,13 @@ class Pruner:
         self.steps_done = 0
         self.device = next(iter(self.masked.weights.values())).device
         start = math.log(self.config.p_init / (1 - self.config.p_init))
-        self.logits = torch.full((self.layout.gates,), start, device=self.device)  # λ
+        # λ̃ = λ − α·S̄ is what is kept, not λ: every step reads it, its gradient is that of λ, and S̄ rarely changes.
+        self.effective = torch.full((self.layout.gates,), start, device=self.device)
         # S̄ lies in [−1, 1] and moves by (1−β)·S: half precision resolves it to 0.0005.
-        self.sensitivity = torch.zeros_like(self.logits, dtype=torch.float16) if self.config.alpha else None
-        self.average = self.logits.clone() if self.config.average else None
+        self.sensitivity = torch.zeros_like(self.effective, dtype=torch.float16) if self.config.alpha else None
+        self.average = self.effective.clone() if self.config.average else None
         self.optimiser = torch.optim.Adam(
-            [self.logits],
+            [self.effective],
             lr=self.config.learning_rate,
             betas=self.config.adam_betas,
             eps=self.config.adam_eps,
@@ -85,15 +86,15 @@ class Pruner:
         gates, expected, slope = self._sample(step, tau)
         weights = self.layout.masked_weights((gates > 0.5).float() if self.config.hard else gates)
         if update_sensitivity:
-            signs = SignCount(self.layout.gates, self.device)
-            loss, gradient = self._domain_gradients(weights, batches, signs)
+            signs = SignCount(self.layout.gates, len(batches), self.device)
+            loss, parts = domain_gradients(self.masked, self.objective, weights, batches)
         else:
             signs = None
-            loss, gradients = task_gradient(self.masked, self.objective, weights, batches)
-            gradient = self.layout.gate_gradient(gradients)
-            del gradients
+            loss, whole = task_gradient(self.masked, self.objective, weights, batches)
+            parts = iter([whole])
+            del whole
         del weights
-
+        gradient = self._gate_gradient(parts, signs)
         size = self._task_gradient(gradient, gates, tau)
         del gates
         target = self.coefficient.target(step)
@@ -108,11 +109,12 @@ class Pruner:
 
         if norm > self.config.clip_norm:
             gradient.mul_(self.config.clip_norm / (norm + 1e-6))
-        self.logits.grad = gradient
+        self.effective.grad = gradient
         self.optimiser.step()
-        self.logits.grad = None
-        if signs is not None and self.sensitivity is not None:
-            signs.update(self.sensitivity, self.config.beta, self.layout.pieces())
+        self.effective.grad = None
+        del gradient
+        if signs is not None:
+            self._update_sensitivity(signs)
         self.steps_done = step
         raw, averaged = self._advance_average()
         return StepStats(
@@ -135,40 +137,42 @@ class Pruner:
             )
         return bool(self.config.alpha) and step >= self.config.f_start and step % self.config.f_update == 0
 
-    def _effective(self, piece: slice) -> Tensor:
-        """λ̃ = λ − α·S̄, as a new tensor."""
+    @property
+    def logits(self) -> Tensor:
+        """λ, as a new tensor."""
         if self.sensitivity is None:
-            return self.logits[piece].clone()
-        return self.sensitivity[piece].float().mul_(-self.config.alpha).add_(self.logits[piece])
+            return self.effective.clone()
+        return self.sensitivity.float().mul_(self.config.alpha).add_(self.effective)
 
     def _sample(self, step: int, tau: float) -> tuple[Tensor, float, float]:
         """The gates m, the expected density mean σ(λ̃) over all weights, and its slope: mean σ(λ̃)(1−σ(λ̃)) / N."""
         # Noise is a function of seed and step alone: nothing to save for resuming, and every rank draws the same.
-        generator = torch.Generator(self.device).manual_seed(derive_seed("gates", self.config.seed, step))
-        gates = torch.empty_like(self.logits)
+        noise = uniform_noise(derive_seed("gates", self.config.seed, step), self.device)
+        gates = torch.empty_like(self.effective)
         kept = torch.zeros((), dtype=torch.float64, device=self.device)
         slope = torch.zeros_like(kept)
         for piece, fan in self.layout.pieces():
-            effective = self._effective(piece)
-            keep = effective.sigmoid()
-            mean = keep.sum()
-            kept += mean * fan
-            slope += (mean - keep.dot(keep)) * fan
-            part = gates[piece].uniform_(generator=generator)
-            relax(effective, part, tau, out=part)
+            keep = self.effective[piece].sigmoid()
+            mass = keep.sum()
+            kept += mass * fan
+            slope += (mass - keep.dot(keep)) * fan
+            part = noise(gates[piece])
+            relax(self.effective[piece], part, tau, out=part)
         return gates, kept.item() / self.layout.total, slope.item() / self.layout.gates / self.layout.total
 
-    def _domain_gradients(self, weights: Mapping[str, Tensor], batches: Batches, signs: SignCount):
-        """The loss and ∂L/∂m, gathered domain by domain while the signs are counted."""
-        loss, parts = domain_gradients(self.masked, self.objective, weights, batches)
-        total = None
-        for gradients in parts:
-            gradient = self.layout.gate_gradient(gradients)
+    def _gate_gradient(self, parts: Iterator[Gradients], signs: SignCount | None) -> Tensor:
+        """∂L/∂m, the sum of its parts; where they are the domains' parts, their signs are counted."""
+        total = torch.empty_like(self.effective)
+        for index, gradients in enumerate(parts):
+            for piece, part in self.layout.gate_gradients(gradients):
+                if signs is not None:
+                    signs.add(piece, part)
+                if index == 0:
+                    total[piece] = part
+                else:
+                    total[piece] += part
             del gradients
-            signs.add(gradient)
-            total = gradient if total is None else total.add_(gradient)
-        assert total is not None
-        return loss, total
+        return total
 
     def _task_gradient(self, gradient: Tensor, gates: Tensor, tau: float) -> float:
         """Turn ∂L/∂m into ∂L/∂λ in place; its mean absolute value."""
@@ -181,22 +185,29 @@ class Pruner:
         """Add λ_s · 2(d − (1−s)) · σ(λ̃)(1−σ(λ̃))/N and clip by value, in place; the global norm."""
         squares = torch.zeros((), dtype=torch.float64, device=self.device)
         for piece, fan in self.layout.pieces():
-            keep = self._effective(piece).sigmoid_()
+            keep = self.effective[piece].sigmoid()
             part = gradient[piece]
             part.add_(keep, alpha=scale * fan).addcmul_(keep, keep, value=-scale * fan)
             part.clamp_(-self.config.clip_value, self.config.clip_value)
             squares += part.dot(part)
         return math.sqrt(squares.item()) if torch.isfinite(squares) else math.nan
 
+    def _update_sensitivity(self, signs: SignCount) -> None:
+        """S̄ ← β·S̄ + (1−β)·S, and with it λ̃ = λ − α·S̄."""
+        assert self.sensitivity is not None
+        for piece, _ in self.layout.pieces():
+            before = self.sensitivity[piece].float()
+            self.sensitivity[piece] = torch.lerp(before, signs.sensitivity(piece), 1 - self.config.beta)
+            self.effective[piece].add_(before.sub_(self.sensitivity[piece]), alpha=self.config.alpha)
+
     def _advance_average(self) -> tuple[float, float]:
         """Move the averaged logits on; the sparsities of the raw and the averaged mask."""
         raw = torch.zeros((), dtype=torch.int64, device=self.device)
         averaged = torch.zeros_like(raw)
         for piece, fan in self.layout.pieces():
-            effective = self._effective(piece)
-            raw += torch.count_nonzero(effective > 0) * fan
+            raw += torch.count_nonzero(self.effective[piece] > 0) * fan
             if self.average is not None:
-                part = self.average[piece].lerp_(effective, 1 - self.config.average)
+                part = self.average[piece].lerp_(self.effective[piece], 1 - self.config.average)
                 averaged += torch.count_nonzero(part > 0) * fan
         total = self.layout.total
         return 1 - raw.item() / total, 1 - (averaged if self.average is not None else raw).item() / total
@@ -205,9 +216,7 @@ class Pruner:
 
     def ranking(self, raw: bool = False) -> Tensor:
         """The logits that masks are cut from, one per gate: averaged where `average` is set, else λ̃."""
-        if self.average is not None and not raw:
-            return self.average.clone()
-        return self._effective(slice(None))
+        return (self.effective if self.average is None or raw else self.average).clone()
 
     def masks(self, sparsity: float | None = None, *, raw: bool = False) -> Masks:
         """The hard masks at this step: logits above 0 or, with `sparsity`, exactly that share of the weights cut.
@@ -226,8 +235,8 @@ class Pruner:
     def sampled_masks(self, seed: int) -> Masks:
         """Masks drawn from the learned distribution: each gate kept with probability σ(λ̃)."""
         generator = torch.Generator(self.device).manual_seed(seed)
-        keep = self._effective(slice(None)).sigmoid_()
-        return Masks(self.layout.expand(torch.bernoulli(keep, generator=generator).bool()))
+        keep = torch.bernoulli(self.effective.sigmoid(), generator=generator)
+        return Masks(self.layout.expand(keep.bool()))
 
     @property
     def finished(self) -> bool:
@@ -237,8 +246,8 @@ class Pruner:
 
     def state_dict(self) -> dict[str, Any]:
         """Everything that resuming needs to give the same bits: tensors, and plain values that JSON can hold."""
-        adam = self.optimiser.state[self.logits]
-        tensors = {"logits": self.logits, "sensitivity": self.sensitivity, "average": self.average, **adam}
+        adam = self.optimiser.state[self.effective]
+        tensors = {"effective": self.effective, "sensitivity": self.sensitivity, "average": self.average, **adam}
         return {
             "tensors": {name: tensor.clone() for name, tensor in tensors.items() if tensor is not None},
             "steps_done": self.steps_done,
@@ -262,12 +271,12 @@ class Pruner:
             if ours != theirs:
                 raise DapError(f"the saved state was made with {field.name}={theirs!r}, this pruner has {ours!r}")
         tensors = {name: tensor.to(self.device, copy=True) for name, tensor in state["tensors"].items()}
-        self.logits.copy_(tensors.pop("logits"))
+        self.effective.copy_(tensors.pop("effective"))
         if self.sensitivity is not None:
             self.sensitivity.copy_(tensors.pop("sensitivity"))
         if self.average is not None:
             self.average.copy_(tensors.pop("average"))
         self.optimiser.state.clear()
         if tensors:  # Adam has none before its first step
-            self.optimiser.state[self.logits] = tensors
+            self.optimiser.state[self.effective] = tensors
         self.steps_done, self.coefficient.state = state["steps_done"], state["coefficient"]
