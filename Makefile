@@ -6,7 +6,7 @@ READY := $(VENV)/.ready
 
 .PHONY: help demo test test-slow lint types format clean
 help:
-	@echo "make demo       dense training, mask learning and a table, offline, in about 3 minutes"
+	@echo "make demo       dense training, mask learning and a table, offline, in about 2 minutes"
 	@echo "make test       all tests but the slow ones"
 	@echo "make test-slow  the slow ones: real PACS images, larger models"
 	@echo "make lint types format clean"

@@ -56,12 +56,11 @@ def main() -> None:
     settings |= {name: json.loads(value) for name, value in (pair.split("=", 1) for pair in args.set)}
     start = time.perf_counter()
     path = dap.learn_masks(
-        model, train, dap.PruneConfig.from_dict(settings), milestones=SPARSITIES, validation=validation, eval_every=25
+        model, train, dap.PruneConfig.from_dict(settings), milestones=SPARSITIES, validation=validation, eval_every=50
     )
     seconds = time.perf_counter() - start
     rows["snapshot"] = {str(s): measure(shot.masks) for s, shot in track(path.snapshots.items(), "snapshots")}
     rows["ranking"] = {str(s): measure(path.masks_at(s)) for s in track(SPARSITIES, "ranking")}
-    rows["raw ranking"] = {str(s): measure(path.pruner.masks(s, raw=True)) for s in track(SPARSITIES, "raw ranking")}
     magnitude = CRITERIA["magnitude"](model)
     rows["magnitude"] = {str(s): measure(global_masks(magnitude, s)) for s in track(SPARSITIES, "magnitude")}
 

@@ -14,23 +14,25 @@ from dap.errors import DapError
 from dap.files import replacing
 from dap.torchvision_repair import repair_torchvision
 
-SHARED = Path(os.environ.get("DAP_SHARED", "../shared"))
+SHARED = Path(os.environ.get("DAP_SHARED", Path(__file__).parents[2] / "shared"))
 DOMAINS = ("art_painting", "cartoon", "photo", "sketch")
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
 
-def pacs(pixels: int, cache: Path = Path("runs/cache")) -> dict[str, TensorDataset]:
-    """Every domain's images at (pixels, pixels), normalised with ImageNet's statistics."""
+def pacs(pixels: int, cache: Path = Path("runs/cache"), at_most: int | None = None) -> dict[str, TensorDataset]:
+    """Every domain's images (`at_most` so many) at (pixels, pixels), normalised with ImageNet's statistics."""
     root = SHARED / "data" / "PACS"
     if not root.is_dir():
         raise DapError(f"no PACS images at {root}: set DAP_SHARED to the folder that holds data/PACS")
-    return {domain: _domain(root / domain, pixels, cache / f"pacs-{domain}-{pixels}.safetensors") for domain in DOMAINS}
+    name = f"{pixels}-{at_most or 'all'}.safetensors"
+    return {domain: _domain(root / domain, pixels, cache / f"pacs-{domain}-{name}", at_most) for domain in DOMAINS}
 
 
-def _domain(folder: Path, pixels: int, cache: Path) -> TensorDataset:
+def _domain(folder: Path, pixels: int, cache: Path, at_most: int | None) -> TensorDataset:
     if not cache.exists():
         classes = sorted(path.name for path in folder.iterdir())
         files = [(path, classes.index(path.parent.name)) for path in sorted(folder.glob("*/*.jpg"))]
+        files = files[:: -(-len(files) // (at_most or len(files)))]
         pictures = (Image.open(path).convert("RGB") for path, _ in files)
         images = [np.asarray(picture.resize((pixels, pixels), Image.Resampling.BILINEAR)) for picture in pictures]
         arrays = {

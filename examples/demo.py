@@ -1,7 +1,4 @@
-"""The main job, offline, from nothing: train on three domains, learn masks, compare on the fourth.
-
-python examples/demo.py --target rotated
-"""
+"""The main job, offline, from nothing: train on three domains, learn masks, compare on the fourth."""
 
 import argparse
 
@@ -35,12 +32,12 @@ validation = {domain: held_out for domain, (_, held_out) in parts.items() if dom
 torch.manual_seed(args.seed)
 model = small_resnet()
 with progress("dense training", args.dense_steps) as advance:
-    show = lambda step, loss: advance(f"loss {loss:.3f}")  # noqa: E731
-    train_dense(model, sources, steps=args.dense_steps, learning_rate=1e-3, freeze_norms=False, on_step=show)
+    options = {"steps": args.dense_steps, "learning_rate": 1e-3, "freeze_norms": False, "seed": args.seed}
+    train_dense(model, sources, on_step=lambda step, loss: advance(f"loss {loss:.3f}"), **options)
 
-config = dap.PruneConfig(steps=args.steps, seed=args.seed)
 with progress("mask learning", args.steps) as advance:
     show = lambda stats: advance(f"loss {stats.loss:.3f}, sparsity {stats.sparsity:.0%}")  # noqa: E731
+    config = dap.PruneConfig(steps=args.steps, seed=args.seed)
     path = dap.learn_masks(model, sources, config, milestones=SPARSITIES, on_step=show)
 
 table = Table("", "sparsity", f"unseen: {args.target}", "sources' validation", title="Accuracy on the built-in digits")
@@ -55,9 +52,8 @@ def row(method: str, net: torch.nn.Module, sparsity: float) -> None:
 row("dense", model, 0.0)
 for sparsity in SPARSITIES:
     table.add_section()
-    scores = {name: CRITERIA[name](model) for name in ("magnitude", "random")}
-    learnt = path.snapshots[sparsity].masks if sparsity in path.snapshots else path.masks_at(sparsity)
-    masks = {"DAP": learnt} | {name: global_masks(score, sparsity) for name, score in scores.items()}
+    masks = {"DAP": path.snapshots[sparsity].masks if sparsity in path.snapshots else path.masks_at(sparsity)}
+    masks |= {name: global_masks(score(model), sparsity) for name, score in CRITERIA.items()}
     for method, mask in masks.items():
         row(method, dap.bake(model, mask), mask.sparsity)
 Console().print(table)

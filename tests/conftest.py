@@ -1,6 +1,5 @@
 """Models and data that many tests share."""
 
-import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -8,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-SHARED = Path(os.environ.get("DAP_SHARED", Path(__file__).parents[2] / "shared"))
+from pacs import SHARED
 
 
 class Attention(nn.Module):
@@ -94,6 +93,6 @@ def make_batches(domains: int = 3, size: int = 6, seed: int = 0, classes: int = 
 
 @pytest.fixture
 def shared() -> Path:
-    if not (SHARED / "data" / "PACS").is_dir():
+    if not ((SHARED / "data" / "PACS").is_dir() and (SHARED / "weights" / "resnet18.safetensors").is_file()):
         pytest.skip("needs the real PACS images and weights: set DAP_SHARED to the folder that holds them")
     return SHARED

@@ -85,6 +85,7 @@ def with_value(tensor, value):
         (lambda x, y: (with_value(x, float("nan")), y), "'domain 1': the inputs hold NaN"),
         (lambda x, y: (with_value(x, float("inf")), y), "'domain 1': the inputs hold NaN or infinity"),
         (lambda x, y: (x, y.float()), "'domain 1': 6 inputs need as many whole-number labels"),
+        (lambda x, y: (x, y > 0), "'domain 1': 6 inputs need as many whole-number labels"),
         (lambda x, y: (x, y[:5]), "'domain 1': 6 inputs need as many whole-number labels"),
     ],
 )
@@ -100,6 +101,26 @@ def test_bad_batches_are_named_and_change_nothing(change, message, step):
     assert all(torch.equal(tensor, after["tensors"][name]) for name, tensor in before.pop("tensors").items())
     del after["tensors"]
     assert before == after
+
+
+def test_labels_of_any_whole_number_type():
+    for dtype in (torch.int32, torch.uint8):
+        batches = {name: (x, y.to(dtype)) for name, (x, y) in make_batches().items()}
+        assert dap.Pruner(make_model("tied"), dap.PruneConfig(steps=2)).step(batches).step == 1
+
+
+@pytest.mark.parametrize("f_update", [1, 2])
+def test_outputs_that_depend_on_no_weight(f_update):
+    class Detached(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = torch.nn.Linear(192, 3)
+
+        def forward(self, images):
+            return self.layer(images.flatten(1)).detach()
+
+    with pytest.raises(DapError, match="no output depends on a masked weight"):
+        dap.Pruner(Detached(), dap.PruneConfig(steps=2, f_update=f_update)).step(make_batches())
 
 
 def test_a_loss_that_is_not_finite():

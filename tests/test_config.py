@@ -56,6 +56,9 @@ def test_paper_configurations():
         ({"stop_at": 1.5}, "stop_at is 1.5"),
         ({"stop_at": 0.96}, "stop_at is 0.96, beyond target_sparsity=0.95"),
         ({"p_init": 0.0}, "p_init is 0.0"),
+        ({"f_start": -1}, "f_start is -1"),
+        ({"paced": PacedSchedule(share=0)}, "paced.share is 0"),
+        ({"include": "layer.*"}, "include is a list of patterns"),
     ],
 )
 def test_wrong_values_are_named(options, message):
@@ -73,6 +76,11 @@ def test_unknown_options_are_named():
 def test_from_dict_takes_what_a_file_holds():
     config = PruneConfig.from_dict({"temperature": [1.0, 0.5], "paced": {"share": 0.5}, "include": ["head.*"]})
     assert config == PruneConfig(temperature=(1.0, 0.5), paced=PacedSchedule(share=0.5), include=("head.*",))
+
+
+def test_lists_become_tuples_so_that_a_saved_state_fits():
+    config = PruneConfig(temperature=[1.0, 0.5], include=["a", "b"]).resolved()  # pyright: ignore
+    assert (config.temperature, config.include) == ((1.0, 0.5), ("a", "b"))
 
 
 def test_reading_options_does_not_import_torch():

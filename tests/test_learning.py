@@ -119,6 +119,10 @@ def test_bad_input_is_named(tmp_path):
         dap.learn_masks(model, {}, CONFIG)
     with pytest.raises(DapError, match="milestone 0.95 is out of reach.*target_sparsity=0.9"):
         dap.learn_masks(model, SOURCES, CONFIG, milestones=(0.5, 0.95))
+    with pytest.raises(DapError, match="validation of domain 'x' is empty or can be read only once"):
+        dap.learn_masks(model, SOURCES, CONFIG, validation={"x": iter([])})
+    with pytest.raises(DapError, match="checkpoint_every is 0"):
+        dap.learn_masks(model, SOURCES, CONFIG, checkpoint_every=0)
     empty = TensorDataset(torch.empty(0, 3, 8, 8), torch.empty(0).long())
     with pytest.raises(DapError, match="'nowhere' is empty"):
         dap.learn_masks(model, {**SOURCES, "nowhere": empty}, CONFIG)
@@ -132,6 +136,9 @@ def test_a_checkpoint_of_another_model_or_run_is_refused(tmp_path):
         other.get_parameter("head.bias").add_(1)
     with pytest.raises(DapError, match=r"belongs to another model \(head\.bias differs\)"):
         dap.learn_masks(other, SOURCES, dap.PruneConfig(steps=2), checkpoint=checkpoint)
+    fewer = {name: SOURCES[name] for name in list(SOURCES)[:2]}
+    with pytest.raises(DapError, match="belongs to a run on domains"):
+        dap.learn_masks(make_model("tied"), fewer, dap.PruneConfig(steps=2), checkpoint=checkpoint)
     with pytest.raises(DapError, match="steps=2, this pruner has 3"):
         dap.learn_masks(make_model("tied"), SOURCES, dap.PruneConfig(steps=3), checkpoint=checkpoint)
     checkpoint.write_bytes(checkpoint.read_bytes()[:-10])
@@ -158,6 +165,49 @@ def test_an_error_loses_nothing_that_was_computed(tmp_path):
     assert steps == [5, 6, 7, 8, 9]
     expected = dap.learn_masks(make_model("tied"), repaired, dap.PruneConfig(steps=9))
     assert path.masks_at(0.5) == expected.masks_at(0.5)
+
+
+class Flaky(TensorDataset):
+    """Held-out images that cannot be read at one evaluation."""
+
+    broken = False
+
+    def __getitem__(self, index):
+        if self.broken:
+            raise OSError("disk gone")
+        return super().__getitem__(index)
+
+
+def test_an_error_in_validation_loses_no_evaluation(tmp_path):
+    checkpoint = tmp_path / "run.safetensors"
+    flaky = Flaky(*SOURCES["domain 0"].tensors)
+    options = {"milestones": (0.3, 0.6), "validation": {"domain 0": flaky}, "checkpoint_every": 4}
+
+    def break_soon(stats):
+        Flaky.broken = stats.sparsity > 0.4
+
+    with pytest.raises(OSError, match="disk gone"):
+        dap.learn_masks(
+            make_model("convolutional"), SOURCES, CONFIG, checkpoint=checkpoint, on_step=break_soon, **options
+        )
+    Flaky.broken = False
+    resumed = dap.learn_masks(make_model("convolutional"), SOURCES, CONFIG, checkpoint=checkpoint, **options)
+    expected = dap.learn_masks(make_model("convolutional"), SOURCES, CONFIG, **options)
+    assert resumed.history == expected.history
+    assert resumed.snapshots == expected.snapshots
+
+
+def test_two_milestones_in_one_step():
+    config = dap.PruneConfig(steps=30, target_sparsity=0.9, batch_size=6, average=0.0)
+    path = dap.learn_masks(make_model("convolutional"), SOURCES, config, milestones=(0.5, 0.5001))
+    assert path.snapshots[0.5] is path.snapshots[0.5001]
+
+
+def test_the_end_is_always_evaluated():
+    config = dap.PruneConfig(steps=6, batch_size=6)
+    path = dap.learn_masks(make_model("convolutional"), SOURCES, config, validation=SOURCES)
+    assert path.best is not None
+    assert path.best.step == 6
 
 
 def test_best_prefers_the_sparser_of_equals():

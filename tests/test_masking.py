@@ -1,5 +1,8 @@
+import warnings
+
 import pytest
 import torch
+import torch.nn.utils.prune
 from torch import nn
 
 from conftest import Attention, Tied, make_batches, make_model
@@ -44,8 +47,14 @@ def test_a_model_without_maskable_weights():
 def test_weights_that_cannot_be_masked_are_named():
     with pytest.raises(DapError, match=r"0\.weight has no shape yet"):
         maskable_weights(nn.Sequential(nn.LazyLinear(3)))
-    with pytest.raises(DapError, match=r"0\.weight is computed by a parametrization"):
+    with pytest.raises(DapError, match=r"0\.weight is computed from other tensors"):
         maskable_weights(nn.Sequential(nn.utils.parametrizations.weight_norm(nn.Linear(3, 3))))
+    with pytest.raises(DapError, match=r"0\.weight is computed from other tensors"):
+        maskable_weights(nn.Sequential(nn.utils.prune.identity(nn.Linear(3, 3), "weight")))
+    with warnings.catch_warnings(action="ignore"):  # torch has a word on it too
+        empty = nn.Sequential(nn.Linear(0, 3))
+    with pytest.raises(DapError, match=r"0\.weight is empty"):
+        maskable_weights(empty)
     broken = nn.Linear(2, 2)
     broken.weight.data[0, 0] = float("nan")
     with pytest.raises(DapError, match="weight holds NaN"):
@@ -110,3 +119,14 @@ def test_a_buffer_written_in_the_forward_pass_stays():
 def test_bake_refuses_masks_of_another_model():
     with pytest.raises(DapError, match="no weight 'first.weight'"):
         bake(make_model("attention"), Masks({"first.weight": torch.zeros(16, 16).bool()}))
+
+
+def test_batch_statistics_in_eval_mode_are_refused():
+    model = nn.Sequential(nn.Conv2d(3, 3, 1), nn.BatchNorm2d(3, track_running_stats=False))
+    with pytest.raises(DapError, match="1 normalises by the statistics of each batch"):
+        MaskedModel(model)
+
+
+def test_patterns_are_lists():
+    with pytest.raises(DapError, match="lists of patterns"):
+        maskable_weights(Attention(), include="head.*")

@@ -10,7 +10,7 @@ from dap.schedules import Observation, PacedCoefficient, PaperCoefficient, make_
 
 @pytest.mark.parametrize(
     ("step", "expected"),
-    [(0, 2.0), (50, 0.774596669), (100, 0.3), (1, 1.962415)],  # 2·0.15^(t/100) by hand
+    [(0, 2.0), (50, 0.774596669), (100, 0.3), (1, 1.962415), (130, 0.3)],  # 2·0.15^(t/100) by hand
 )
 def test_temperature(step, expected):
     assert temperature(step, 100, 2.0, 0.3) == pytest.approx(expected, rel=1e-6)

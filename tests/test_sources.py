@@ -3,7 +3,7 @@ import random
 import numpy as np
 import pytest
 import torch
-from torch.utils.data import DataLoader, Dataset, TensorDataset
+from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 from dap.errors import DapError
 from dap.sources import batch_stream, is_dataset
@@ -28,6 +28,14 @@ class Augmented(Dataset):
     def __getitem__(self, index):
         noise = random.random() + np.random.rand() + torch.rand(()).item()  # noqa: NPY002
         return torch.tensor([index + noise]), index % 3
+
+
+class Streamed(IterableDataset):
+    def __iter__(self):
+        return iter([])
+
+    def __len__(self):
+        return 3
 
 
 @pytest.mark.parametrize("dataset", [IMAGES, Augmented()])
@@ -82,3 +90,4 @@ def test_what_counts_as_a_dataset():
     assert not is_dataset(DataLoader(IMAGES))
     assert not is_dataset([(torch.ones(1), torch.ones(1))])
     assert not is_dataset(iter([]))
+    assert not is_dataset(Streamed())

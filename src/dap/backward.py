@@ -32,6 +32,7 @@ def task_gradient(
     with torch.enable_grad():
         leaves = _leaves(weights)
         outputs, labels = forward(partial(masked, leaves), batches, joint=_fill_one_pass(batches))
+        _check_graph(outputs)
         loss = objective(outputs, labels)
     return _value(loss), _gradients([loss], None, leaves)
 
@@ -43,18 +44,21 @@ def domain_gradients(
     with torch.enable_grad():
         leaves = _leaves(weights)
         outputs, labels = forward(partial(masked, leaves), batches, joint=False)
+        _check_graph(outputs)
         cut = {
             domain: output.replaced([tensor.detach().requires_grad_() for tensor in output.tensors()])
             for domain, output in outputs.items()
         }
         loss = objective(cut, labels)
-        value = _value(loss)
-        loss.backward()  # reaches the cut and no further
+    value = _value(loss)
+    edges = [tensor for output in cut.values() for tensor in output.tensors()]
+    at_edges = dict(zip(map(id, edges), torch.autograd.grad(loss, edges, allow_unused=True), strict=True))
 
     def parts() -> Iterator[Gradients]:
         for domain in list(outputs):
             ends = zip(outputs.pop(domain).tensors(), cut[domain].tensors(), strict=True)  # pop: let the graph go
-            used = [(end, leaf.grad) for end, leaf in ends if leaf.grad is not None]
+            used = [(end, at_edges[id(edge)]) for end, edge in ends if end.requires_grad]
+            used = [(end, gradient) for end, gradient in used if gradient is not None]
             yield _gradients([end for end, _ in used], [gradient for _, gradient in used], leaves)
 
     return value, parts()
@@ -72,7 +76,7 @@ def forward(
     else:
         parts = [Outputs.of(model(inputs)) for inputs, _ in batches.values()]
     outputs = dict(zip(batches, parts, strict=True))
-    labels = {domain: labels for domain, (_, labels) in batches.items()}
+    labels = {domain: labels.long() for domain, (_, labels) in batches.items()}
     for domain, output in outputs.items():
         _check_labels(domain, labels[domain], output.logits)
     return outputs, labels
@@ -101,10 +105,15 @@ def _value(loss: Tensor) -> float:
     return value
 
 
+def _check_graph(outputs: Mapping[str, Outputs]) -> None:
+    if not any(tensor.requires_grad for output in outputs.values() for tensor in output.tensors()):
+        raise DapError("no output depends on a masked weight: does the model run under no_grad or detach its outputs?")
+
+
 def _check_batch(domain: str, inputs: Tensor, labels: Tensor) -> None:
     if len(inputs) == 0:
         raise DapError(f"domain {domain!r} gave an empty batch: remove the domain or give it images")
-    if labels.ndim != 1 or len(labels) != len(inputs) or labels.is_floating_point():
+    if labels.ndim != 1 or len(labels) != len(inputs) or labels.is_floating_point() or labels.dtype == torch.bool:
         raise DapError(
             f"domain {domain!r}: {len(inputs)} inputs need as many whole-number labels, "
             f"not {tuple(labels.shape)} of {labels.dtype}"

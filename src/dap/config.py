@@ -31,7 +31,7 @@ def _paced_preset(steps: int | None) -> dict[str, Any]:
         "temperature": (0.7, 0.2),
         "f_start": 0,
         "f_update": max(1, steps // 100),
-        "average": max(0.0, 1 - 25 / steps),  # over a twentieth of the run
+        "average": max(0.0, 1 - 25 / steps),  # over a twenty-fifth of the run
     }
 
 
@@ -130,9 +130,9 @@ class PruneConfig:
         """With the preset's values in place of UNSET, and checked."""
         if self.coefficient not in PRESETS:
             raise DapError(f"coefficient is {self.coefficient!r}; choose one of {', '.join(PRESETS)}")
+        values = {name: tuple(v) if isinstance(v := getattr(self, name), list) else v for name in _names(type(self))}
         preset = PRESETS[self.coefficient](self.steps)
-        preset = {name: value for name, value in preset.items() if getattr(self, name) is None}
-        config = replace(self, **preset)
+        config = replace(self, **{name: preset.get(name) if value is None else value for name, value in values.items()})
         config._check()
         return config
 
@@ -151,6 +151,14 @@ class PruneConfig:
         for name in ("learning_rate", "clip_value", "clip_norm", "adam_eps"):
             if not getattr(self, name) > 0:
                 raise DapError(f"{name} is {getattr(self, name)}; it must be above 0")
+        if not isinstance(self.f_start, int) or self.f_start < 0:
+            raise DapError(f"f_start is {self.f_start}; it must be a whole number of at least 0")
+        for name in ("share", "tolerance", "curve"):
+            if not getattr(self.paced, name) > 0:
+                raise DapError(f"paced.{name} is {getattr(self.paced, name)}; it must be above 0")
+        for name in ("include", "exclude"):
+            if isinstance(getattr(self, name), str):
+                raise DapError(f"{name} is a list of patterns, not one string: ({getattr(self, name)!r},)")
         if not self.alpha >= 0:
             raise DapError(f"alpha is {self.alpha}; it must be at least 0")
         if len(self.temperature) != 2 or not all(value > 0 for value in self.temperature):
@@ -167,8 +175,11 @@ class PruneConfig:
 
 def _tuples(cls: type, values: dict[str, Any]) -> dict[str, Any]:
     """Lists, as files have them, become tuples; unknown names are an error."""
-    known = [field.name for field in fields(cls)]
     for name in values:
-        if name not in known:
-            raise DapError(f"unknown option {name!r}; the options of {cls.__name__} are {', '.join(known)}")
+        if name not in _names(cls):
+            raise DapError(f"unknown option {name!r}; the options of {cls.__name__} are {', '.join(_names(cls))}")
     return {name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}
+
+
+def _names(cls: type) -> list[str]:
+    return [field.name for field in fields(cls)]

@@ -71,7 +71,8 @@ class GateLayout:
             self.sites.append(Site(name, start, start + gates, shape, weight.numel() // gates))
         self.gates = self.sites[-1].stop
         self.total = sum(weight.numel() for weight in weights.values())  # N
-        self._pieces = list(self._cut(next(iter(weights.values())).device.type))
+        # Slices that cover the flat vector, each small enough for the cache, with their number of weights per gate.
+        self.pieces = list(self._cut(next(iter(weights.values())).device.type))
 
     def _cut(self, device: str) -> Iterator[tuple[slice, int]]:
         size = _CHUNK if device == "cpu" else _CHUNK_ACCELERATOR
@@ -85,15 +86,12 @@ class GateLayout:
             for at in range(start, stop, size):
                 yield slice(at, min(at + size, stop)), fan
 
-    def pieces(self) -> list[tuple[slice, int]]:
-        """Slices that cover the flat vector, each small enough for the cache, with their number of weights per gate."""
-        return self._pieces
-
     def fans(self) -> Tensor | None:
         """The number of weights of each gate; None where it is one for all."""
         if self.gates == self.total:
             return None
-        return torch.cat([torch.full((site.stop - site.start,), site.fan) for site in self.sites])
+        device = next(iter(self.weights.values())).device
+        return torch.cat([torch.full((site.stop - site.start,), site.fan, device=device) for site in self.sites])
 
     def masked_weights(self, gates: Tensor) -> dict[str, Tensor]:
         """w·m for every weight, in the weight's own dtype and memory format."""
@@ -111,7 +109,7 @@ class GateLayout:
             if gradient is None:  # this weight took no part in the forward pass
                 part = torch.zeros(site.stop - site.start, device=self.weights[site.name].device)
             else:
-                part = (gradient * self.weights[site.name]).float().sum_to_size(site.shape).reshape(-1)
+                part = (gradient.float() * self.weights[site.name]).sum_to_size(site.shape).reshape(-1)
             yield slice(site.start, site.stop), part
 
     def expand(self, flat: Tensor) -> dict[str, Tensor]:

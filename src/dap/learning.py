@@ -23,7 +23,7 @@ from dap.masking import bake
 from dap.masks import Masks
 from dap.objectives import Objective
 from dap.pruner import Pruner, StepStats
-from dap.sources import Source, batch_stream, next_batches
+from dap.sources import Source, batch_stream, iter_once, next_batches
 
 
 @dataclass(frozen=True)
@@ -82,10 +82,11 @@ def learn_masks(
 ) -> MaskPath:
     """Learn masks for `model`, which stays unchanged, from one dataset or iterable of batches per source domain.
 
-    A snapshot is the first hard mask at or past each of `milestones`. Masks are evaluated on `validation` (held-out
-    source images by domain) at every milestone and every `eval_every` steps. With `checkpoint`, a file, the run is
-    saved every `checkpoint_every` steps, and calling again goes on where it stopped, to the same bits. Ctrl-C ends the
-    run after the current step with a usable result; a second one ends it at once.
+    A snapshot is the first hard mask at or past each of `milestones`; one that was not reached is absent. Masks are
+    evaluated on `validation` (held-out source images by domain) at every milestone, every `eval_every` steps and at the
+    end. With `checkpoint`, a file, the run is saved every `checkpoint_every` steps, and calling again goes on where it
+    stopped: to the same bits from datasets, and from iterables that repeat themselves. Ctrl-C ends the run after the
+    current step with a usable result; a second one ends it at once.
 
     >>> images = torch.utils.data.TensorDataset(torch.randn(64, 4), torch.randint(2, (64,)))
     >>> config = PruneConfig(steps=20, target_sparsity=0.5)
@@ -94,50 +95,65 @@ def learn_masks(
     (0.5, 20)
     """
     pruner = Pruner(model, config, objective)
+    _check(pruner, sources, milestones, validation or {}, eval_every, checkpoint_every)
+    path = MaskPath(pruner)
+    if checkpoint is not None and Path(checkpoint).exists():
+        _restore(path, checkpoint, list(sources))
+    streams = {
+        domain: batch_stream(domain, source, pruner.config.batch_size, pruner.config.seed, pruner.steps_done)
+        for domain, source in sources.items()
+    }
+    saved = whole = pruner.steps_done  # whole: the last step that was also looked at
+
+    def save() -> None:
+        nonlocal saved
+        if checkpoint is not None and saved != whole == pruner.steps_done:
+            _save(path, checkpoint, list(sources))
+            saved = whole
+
+    with _interruptible() as interrupt:
+        try:
+            while not (pruner.finished or interrupt.requested):
+                batches = next_batches(streams, pruner.device)
+                stats = pruner.step(batches)
+                path.history.append(stats._asdict())
+                _look(path, stats, batches, milestones, validation or {}, eval_every)
+                whole = stats.step
+                if stats.step % checkpoint_every == 0:
+                    save()
+                if on_step is not None:
+                    on_step(stats)
+        except Exception:  # a bad batch, a NaN: nothing that was computed before is lost
+            save()
+            # Ctrl-C reaches the workers of a loader too, and its complaint is not the user's.
+            if not (interrupt.requested and whole == pruner.steps_done):
+                raise
+        save()
+        path.interrupted = interrupt.requested and not pruner.finished
+    return path
+
+
+def _check(
+    pruner: Pruner,
+    sources: Mapping[str, Source],
+    milestones: Sequence[float],
+    validation: Mapping[str, Source],
+    eval_every: int | None,
+    checkpoint_every: int,
+) -> None:
+    """Refuse at once what would otherwise fail in the middle of a run."""
     if not sources:
         raise DapError("there are no source domains: give at least one")
     for milestone in milestones:
         if not 0 < milestone <= pruner.config.target_sparsity:
             target = pruner.config.target_sparsity
             raise DapError(f"milestone {milestone} is out of reach: it must lie between 0 and target_sparsity={target}")
-    path = MaskPath(pruner)
-    if checkpoint is not None and Path(checkpoint).exists():
-        _restore(path, checkpoint)
-    streams = {
-        domain: batch_stream(domain, source, pruner.config.batch_size, pruner.config.seed, pruner.steps_done)
-        for domain, source in sources.items()
-    }
-    saved = pruner.steps_done
-
-    def save() -> None:
-        nonlocal saved
-        if checkpoint is not None and saved != pruner.steps_done:
-            _save(path, checkpoint)
-            saved = pruner.steps_done
-
-    with _interruptible() as interrupt:
-        try:
-            while not (_ended(path) or interrupt.requested):
-                batches = next_batches(streams, pruner.device)
-                stats = pruner.step(batches)
-                path.history.append(stats._asdict())
-                _look(path, stats, batches, milestones, validation or {}, eval_every)
-                if stats.step % checkpoint_every == 0:
-                    save()
-                if on_step is not None:
-                    on_step(stats)
-        except Exception:  # a bad batch, a NaN: the steps before it are whole
-            save()
-            raise
-        save()
-        path.interrupted = interrupt.requested and not _ended(path)
-    return path
-
-
-def _ended(path: MaskPath) -> bool:
-    stop_at = path.pruner.config.stop_at
-    reached = stop_at is not None and bool(path.history) and path.history[-1]["sparsity"] >= stop_at
-    return reached or path.pruner.finished
+    for domain, held_out in validation.items():
+        if iter_once(held_out) or (hasattr(held_out, "__len__") and len(held_out) == 0):
+            raise DapError(f"the validation of domain {domain!r} is empty or can be read only once: give a dataset")
+    for name, every in {"eval_every": eval_every, "checkpoint_every": checkpoint_every}.items():
+        if every is not None and every < 1:
+            raise DapError(f"{name} is {every}; it must be at least 1")
 
 
 def _look(
@@ -148,9 +164,10 @@ def _look(
     validation: Mapping[str, Source],
     eval_every: int | None,
 ) -> None:
-    """Take the snapshots that this step has reached, and evaluate where it is time."""
+    """Take the snapshots that this step has reached, and evaluate where it is time, at the end in any case."""
     reached = [m for m in milestones if m not in path.snapshots and stats.sparsity >= m]
-    if not reached and not (eval_every and stats.step % eval_every == 0):
+    due = path.pruner.finished or (eval_every is not None and stats.step % eval_every == 0)
+    if not (reached or due):
         return
     masks = path.pruner.masks()
     sparse = bake(path.pruner.masked.model, masks) if validation else None
@@ -171,10 +188,11 @@ def _merit(snapshot: Snapshot) -> tuple[float, float]:
     return snapshot.accuracy or 0.0, snapshot.sparsity
 
 
-@torch.no_grad()
 def _hard_loss(pruner: Pruner, masks: Masks, batches: Batches) -> float:
     weights = {name: weight * masks[name].to(weight) for name, weight in pruner.masked.weights.items()}
-    return pruner.objective(*forward(partial(pruner.masked, weights), batches, joint=True)).item()
+    with torch.no_grad():
+        outputs, labels = forward(partial(pruner.masked, weights), batches, joint=True)
+    return pruner.objective(outputs, labels).item()  # with gradients: an objective may take its own inside
 
 
 # ---- interruption and resume
@@ -204,7 +222,7 @@ def _fingerprint(pruner: Pruner) -> dict[str, int]:
     return {name: checksum(parameter) for name, parameter in pruner.masked.model.state_dict().items()}
 
 
-def _save(path: MaskPath, checkpoint: str | Path) -> None:
+def _save(path: MaskPath, checkpoint: str | Path, domains: list[str]) -> None:
     state = path.pruner.state_dict()
     tensors = {f"pruner.{name}": tensor for name, tensor in state.pop("tensors").items()}
     snapshots = {str(milestone): snapshot for milestone, snapshot in path.snapshots.items()}
@@ -214,12 +232,15 @@ def _save(path: MaskPath, checkpoint: str | Path) -> None:
     for key, shot in snapshots.items():
         tensors[f"masks.{key}"] = torch.from_numpy(np.frombuffer(shot.masks.to_bytes(), np.uint8).copy())
         rows[key] = [shot.step, shot.relaxed_loss, shot.hard_loss, shot.validation]
-    values = {"pruner": state, "model": _fingerprint(path.pruner), "snapshots": rows, "history": path.history}
+    values = {"pruner": state, "model": _fingerprint(path.pruner), "domains": domains}
+    values |= {"snapshots": rows, "history": path.history}
     save_state(checkpoint, tensors, values)
 
 
-def _restore(path: MaskPath, checkpoint: str | Path) -> None:
+def _restore(path: MaskPath, checkpoint: str | Path, domains: list[str]) -> None:
     tensors, values = load_state(checkpoint)
+    if values["domains"] != domains:
+        raise DapError(f"{checkpoint} belongs to a run on domains {values['domains']}: remove it to start again")
     ours = _fingerprint(path.pruner)
     state = {name.removeprefix("pruner."): t for name, t in tensors.items() if name.startswith("pruner.")}
     path.pruner.load_state_dict({**values["pruner"], "tensors": state})

@@ -13,7 +13,7 @@ from fnmatch import fnmatchcase
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
-from torch.nn.utils import parametrize
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from dap.errors import DapError
 from dap.masks import Masks
@@ -30,6 +30,8 @@ def maskable_weights(
     Biases, norms and embeddings are never masked, nor is a matrix that is also an embedding. A tied weight appears
     once, under its first name. `include` and `exclude` are shell patterns over names, such as `"layer4.*"`.
     """
+    if isinstance(include, str) or isinstance(exclude, str):
+        raise DapError("include and exclude are lists of patterns, not one string")
     candidates: set[int] = set()
     embeddings: set[int] = set()
     for path, module in model.named_modules(remove_duplicate=False):
@@ -40,10 +42,10 @@ def maskable_weights(
             for key in keys:
                 if module._parameters.get(key) is not None:
                     candidates.add(id(module._parameters[key]))
-                elif parametrize.is_parametrized(module, key):
+                elif isinstance(getattr(module, key, None), Tensor):
                     raise DapError(
-                        f"{path}.{key} is computed by a parametrization and cannot be masked: call "
-                        f"torch.nn.utils.parametrize.remove_parametrizations first"
+                        f"{path}.{key} is computed from other tensors (a parametrization, weight norm or pruning hook) "
+                        f"and cannot be masked: make it a plain parameter first, or take another copy of the model"
                     )
     weights = {
         name: parameter
@@ -66,6 +68,8 @@ def _check(weights: Mapping[str, Tensor], include: Sequence[str], exclude: Seque
     for name, weight in weights.items():
         if nn.parameter.is_lazy(weight):
             raise DapError(f"{name} has no shape yet: run one batch through the model first")
+        if weight.numel() == 0:
+            raise DapError(f"{name} is empty: remove that layer, or leave it out with exclude=({name!r},)")
         if not weight.is_floating_point():
             raise DapError(f"{name} is {weight.dtype}; only floating-point weights can be masked")
         if not torch.isfinite(weight).all():
@@ -86,6 +90,13 @@ class MaskedModel:
     def __init__(self, model: nn.Module, include: Sequence[str] = (), exclude: Sequence[str] = ()):
         self.model = model
         self.weights = {name: w.detach() for name, w in maskable_weights(model, include, exclude).items()}
+
+        for name, module in model.named_modules():
+            if getattr(module, "track_running_stats", True) is False and isinstance(module, _BatchNorm):
+                raise DapError(
+                    f"{name} normalises by the statistics of each batch (track_running_stats=False), so its outputs "
+                    f"depend on an image's company: use running statistics"
+                )
 
     def __call__(self, weights: Mapping[str, Tensor], inputs: Tensor) -> Tensor:
         """The outputs of the model with `weights` in place of its masked weights."""

@@ -27,6 +27,8 @@ class Masks(Mapping[str, Tensor]):
     """
 
     def __init__(self, masks: Mapping[str, Tensor]):
+        if any(mask.numel() == 0 for mask in masks.values()):
+            raise DapError("a mask is empty: leave weights without elements out")
         self._shapes = {name: tuple(mask.shape) for name, mask in masks.items()}
         self._bits = {
             name: np.packbits(mask.detach().cpu().contiguous().view(-1).bool().numpy()) for name, mask in masks.items()
@@ -65,7 +67,7 @@ class Masks(Mapping[str, Tensor]):
     @property
     def sparsity(self) -> float:
         """The share of masked weights that are zero."""
-        return 1 - self.kept / self.total
+        return 1 - self.kept / max(1, self.total)
 
     def by_layer(self) -> dict[str, float]:
         """The sparsity of each weight."""

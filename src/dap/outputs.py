@@ -18,12 +18,11 @@ class Outputs(NamedTuple):
     @classmethod
     def of(cls, result: object) -> "Outputs":
         """Wrap what a model returned."""
-        if isinstance(result, Outputs):
-            return result
-        if not isinstance(result, Tensor) or result.ndim != 2:
-            found = f"a tensor of shape {tuple(result.shape)}" if isinstance(result, Tensor) else type(result).__name__
+        logits = result.logits if isinstance(result, Outputs) else result
+        if not isinstance(logits, Tensor) or logits.ndim != 2:
+            found = f"a tensor of shape {tuple(logits.shape)}" if isinstance(logits, Tensor) else type(logits).__name__
             raise DapError(f"the model returned {found}; wrap it so that it returns logits of shape (batch, classes)")
-        return cls(result)
+        return result if isinstance(result, Outputs) else cls(logits)
 
     def tensors(self) -> list[Tensor]:
         return [self.logits, *([] if self.features is None else [self.features]), *self.stages]

@@ -3,7 +3,14 @@
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, Task, TextColumn, TimeRemainingColumn
+from rich.text import Text
+
+
+class _Rate(ProgressColumn):
+    def render(self, task: Task) -> Text:
+        return Text(f"{task.finished_speed or task.speed or 0:.1f}/s")
 
 
 @contextmanager
@@ -18,10 +25,12 @@ def progress(description: str, total: int) -> Iterator[Callable[[str], None]]:
         TextColumn("{task.description:16}"),
         BarColumn(),
         MofNCompleteColumn(),
+        _Rate(),
         TimeRemainingColumn(compact=True, elapsed_when_finished=True),
         TextColumn("{task.fields[note]}"),
     )
-    with Progress(*columns) as bar:
+    console = Console()
+    with Progress(*columns, console=console, disable=not console.is_terminal) as bar:
         task = bar.add_task(description, total=total, note="")
 
         def advance(note: str = "") -> None:

@@ -57,6 +57,7 @@ class Pruner:
         self.masked = MaskedModel(model, self.config.include, self.config.exclude)
         self.layout = GateLayout(self.masked.weights, granularity)
         self.steps_done = 0
+        self.reached = 0.0  # the sparsity of `masks()`
         self.device = next(iter(self.masked.weights.values())).device
         start = math.log(self.config.p_init / (1 - self.config.p_init))
         # λ̃ = λ − α·S̄ is what is kept, not λ: every step reads it, its gradient is that of λ, and S̄ rarely changes.
@@ -80,12 +81,24 @@ class Pruner:
 
         An error (a wrong label, a NaN) leaves the pruner as it was before the step.
         """
-        step = self.steps_done + 1
+        if len(batches) < (2 if self.config.alpha else 1):
+            raise DapError(
+                f"domain sensitivity compares domains, and there is only {len(batches)}: "
+                f"give at least two source domains, or set alpha=0"
+                if batches
+                else "there are no source domains: give at least one"
+            )
+        try:
+            return self._step(self.steps_done + 1, batches)
+        finally:
+            # Under a long-lived autocast its cache would keep the masked weights of every step.
+            torch.clear_autocast_cache()
+
+    def _step(self, step: int, batches: Batches) -> StepStats:
         tau = temperature(step, self.config.steps, *self.config.temperature)
-        update_sensitivity = self._updates_sensitivity(step, batches)
         gates, expected, slope = self._sample(step, tau)
         weights = self.layout.masked_weights((gates > 0.5).float() if self.config.hard else gates)
-        if update_sensitivity:
+        if self._updates_sensitivity(step):
             signs = SignCount(self.layout.gates, len(batches), self.device)
             loss, parts = domain_gradients(self.masked, self.objective, weights, batches)
         else:
@@ -117,6 +130,7 @@ class Pruner:
             self._update_sensitivity(signs)
         self.steps_done = step
         raw, averaged = self._advance_average()
+        self.reached = averaged
         return StepStats(
             step=step,
             loss=loss,
@@ -129,12 +143,7 @@ class Pruner:
             raw_sparsity=raw,
         )
 
-    def _updates_sensitivity(self, step: int, batches: Batches) -> bool:
-        if self.config.alpha and len(batches) < 2:
-            raise DapError(
-                f"domain sensitivity compares domains, and there is only {len(batches)}: "
-                f"give at least two source domains, or set alpha=0"
-            )
+    def _updates_sensitivity(self, step: int) -> bool:
         return bool(self.config.alpha) and step >= self.config.f_start and step % self.config.f_update == 0
 
     @property
@@ -151,7 +160,7 @@ class Pruner:
         gates = torch.empty_like(self.effective)
         kept = torch.zeros((), dtype=torch.float64, device=self.device)
         slope = torch.zeros_like(kept)
-        for piece, fan in self.layout.pieces():
+        for piece, fan in self.layout.pieces:
             keep = self.effective[piece].sigmoid()
             mass = keep.sum()
             kept += mass * fan
@@ -177,14 +186,14 @@ class Pruner:
     def _task_gradient(self, gradient: Tensor, gates: Tensor, tau: float) -> float:
         """Turn ∂L/∂m into ∂L/∂λ in place; its mean absolute value."""
         size = torch.zeros((), dtype=torch.float64, device=self.device)
-        for piece, _ in self.layout.pieces():
+        for piece, _ in self.layout.pieces:
             size += relax_gradient(gradient[piece], gates[piece], tau).abs().sum()
         return size.item() / self.layout.gates
 
     def _add_sparsity_gradient(self, gradient: Tensor, scale: float) -> float:
         """Add λ_s · 2(d − (1−s)) · σ(λ̃)(1−σ(λ̃))/N and clip by value, in place; the global norm."""
         squares = torch.zeros((), dtype=torch.float64, device=self.device)
-        for piece, fan in self.layout.pieces():
+        for piece, fan in self.layout.pieces:
             keep = self.effective[piece].sigmoid()
             part = gradient[piece]
             part.add_(keep, alpha=scale * fan).addcmul_(keep, keep, value=-scale * fan)
@@ -195,7 +204,7 @@ class Pruner:
     def _update_sensitivity(self, signs: SignCount) -> None:
         """S̄ ← β·S̄ + (1−β)·S, and with it λ̃ = λ − α·S̄."""
         assert self.sensitivity is not None
-        for piece, _ in self.layout.pieces():
+        for piece, _ in self.layout.pieces:
             before = self.sensitivity[piece].float()
             self.sensitivity[piece] = torch.lerp(before, signs.sensitivity(piece), 1 - self.config.beta)
             self.effective[piece].add_(before.sub_(self.sensitivity[piece]), alpha=self.config.alpha)
@@ -204,7 +213,7 @@ class Pruner:
         """Move the averaged logits on; the sparsities of the raw and the averaged mask."""
         raw = torch.zeros((), dtype=torch.int64, device=self.device)
         averaged = torch.zeros_like(raw)
-        for piece, fan in self.layout.pieces():
+        for piece, fan in self.layout.pieces:
             raw += torch.count_nonzero(self.effective[piece] > 0) * fan
             if self.average is not None:
                 part = self.average[piece].lerp_(self.effective[piece], 1 - self.config.average)
@@ -240,7 +249,9 @@ class Pruner:
 
     @property
     def finished(self) -> bool:
-        return self.steps_done >= self.config.steps
+        """All steps done, or the wished sparsity reached."""
+        stop_at = self.config.stop_at
+        return self.steps_done >= self.config.steps or (stop_at is not None and self.reached >= stop_at)
 
     # ---- state
 
@@ -251,6 +262,8 @@ class Pruner:
         return {
             "tensors": {name: tensor.clone() for name, tensor in tensors.items() if tensor is not None},
             "steps_done": self.steps_done,
+            "reached": self.reached,
+            "gates": self.layout.gates,
             "coefficient": self.coefficient.state,
             "config": dataclasses.asdict(self.config),
             "weights": {name: list(weight.shape) for name, weight in self.masked.weights.items()},
@@ -265,6 +278,8 @@ class Pruner:
                     f"the saved state does not fit the model: {name} has shape {shapes.get(name)}, "
                     f"the state {state['weights'].get(name)}"
                 )
+        if state["gates"] != self.layout.gates:
+            raise DapError(f"the saved state has {state['gates']} gates, not {self.layout.gates}: another granularity")
         saved = PruneConfig.from_dict(state["config"])
         for field in dataclasses.fields(PruneConfig):
             ours, theirs = getattr(self.config, field.name), getattr(saved, field.name)
@@ -279,4 +294,5 @@ class Pruner:
         self.optimiser.state.clear()
         if tensors:  # Adam has none before its first step
             self.optimiser.state[self.effective] = tensors
-        self.steps_done, self.coefficient.state = state["steps_done"], state["coefficient"]
+        self.steps_done, self.reached = state["steps_done"], state["reached"]
+        self.coefficient.state = state["coefficient"]

@@ -8,8 +8,8 @@ _EPSILON = 1e-8
 
 
 def temperature(step: int, steps: int, first: float, last: float) -> float:
-    """τ_t = τ₀·(τ₁/τ₀)^(t/T)."""
-    return first * (last / first) ** (step / steps)
+    """τ_t = τ₀·(τ₁/τ₀)^(t/T), and τ₁ from then on."""
+    return first * (last / first) ** (min(step, steps) / steps)
 
 
 class Observation(NamedTuple):
@@ -68,7 +68,7 @@ class PacedCoefficient:
         """Such that at a deviation of `tolerance` the mean gradients of both losses are equal."""
         self.state = _ema(self.state, seen.task_gradient, self.schedule.smoothing)
         # The floors keep the path alive where the task has no gradient left, or the gates no slope.
-        return max(self.state, 1e-9) / (2 * self.schedule.tolerance * max(seen.slope, 1e-30))
+        return max(self.state, 1e-11) / (2 * self.schedule.tolerance * max(seen.slope, 1e-30))
 
 
 def make_coefficient(config: PruneConfig) -> Coefficient:

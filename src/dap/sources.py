@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, TensorDataset, default_collate
+from torch.utils.data import DataLoader, IterableDataset, TensorDataset, default_collate
 
 from dap.errors import DapError
 from dap.seeding import derive_seed
@@ -20,7 +20,12 @@ Source = Any  # a dataset of (image, label), or an iterable of batches
 def is_dataset(source: Source) -> bool:
     """Whether single images can be drawn from it by index; a list or a loader is a sequence of batches."""
     by_index = hasattr(source, "__len__") and hasattr(source, "__getitem__")
-    return by_index and not isinstance(source, list | tuple | DataLoader)
+    return by_index and not isinstance(source, list | tuple | DataLoader | IterableDataset)
+
+
+def iter_once(source: Source) -> bool:
+    """Whether it is used up by reading it, as a generator is."""
+    return not is_dataset(source) and iter(source) is source
 
 
 def batch_stream(domain: str, source: Source, batch_size: int, seed: int, start: int = 0) -> Iterator[Batch]:
@@ -79,7 +84,7 @@ def _seeded(seed: int) -> Iterator[None]:
     python, numpy, torch_state = random.getstate(), np.random.get_state(), torch.get_rng_state()  # noqa: NPY002
     random.seed(seed)
     np.random.seed(seed % 2**32)  # noqa: NPY002 (what transforms in the wild draw from)
-    torch.manual_seed(seed)
+    torch.default_generator.manual_seed(seed)  # the CPU's, where datasets draw
     try:
         yield
     finally:

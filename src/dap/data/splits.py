@@ -8,6 +8,8 @@ import numpy as np
 import torch
 from torch.utils.data import Dataset, Subset, TensorDataset
 
+from dap.errors import DapError
+
 
 @overload
 def split(
@@ -22,12 +24,13 @@ def split(
 ) -> tuple[Dataset[Any], Dataset[Any]]:
     """The training part and the held-out part of one domain, `domain_index` being its place among the sorted domains.
 
+    >>> from dap.data import digits
     >>> train, held_out = split(digits()["plain"], domain_index=1, seed=0)
     >>> len(train), len(held_out)
     (360, 89)
     """
     if not 0.0 <= holdout <= 1.0:
-        raise ValueError(f"holdout is a share of the images, between 0 and 1, not {holdout}")
+        raise DapError(f"holdout is a share of the images, between 0 and 1, not {holdout}")
     order = np.arange(len(cast(Sized, dataset)))  # torch does not promise the length that every dataset here has
     np.random.RandomState(seed_hash(seed, domain_index)).shuffle(order)
     held_out = int(holdout * len(order))

@@ -1,0 +1,66 @@
+"""What the docs show must run."""
+
+import doctest
+import importlib
+import os
+import pkgutil
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import TensorDataset
+
+import dap
+from conftest import make_batches, make_model
+
+ROOT = Path(__file__).parents[1]
+MODULES = [module.name for module in pkgutil.walk_packages(dap.__path__, "dap.")]
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_docstrings(name, tmp_path, monkeypatch):
+    monkeypatch.setenv("DAP_CACHE", str(tmp_path))
+    found = doctest.testmod(importlib.import_module(name), extraglobs={"torch": torch, "nn": nn, "tmp": tmp_path})
+    assert found.failed == 0
+
+
+def test_docstrings_have_examples():
+    finder = doctest.DocTestFinder()
+    examples = sum(len(test.examples) for name in MODULES for test in finder.find(importlib.import_module(name)))
+    assert examples > 20
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/custom-model.md"])
+def test_python_in_the_docs(page, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    data = {name: TensorDataset(*batch) for name, batch in make_batches(size=40).items()}
+    art, photo, sketch = data.values()
+    names = {"model": make_model("tied"), "held_out": data, "art": art, "photo": photo, "sketch": sketch}
+    names |= {"dataset_a": art, "dataset_b": photo, "dataset_c": sketch}
+    (code,) = re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(), re.DOTALL)
+    exec(code, names)
+    assert dap.Masks.load("masks.safetensors").total > 0
+
+
+def test_links_in_the_docs():
+    for page in [ROOT / "README.md", *ROOT.glob("docs/**/*.md")]:
+        for target in re.findall(r"\]\(([^)#:]+)\)", page.read_text()):
+            assert (page.parent / target).exists(), f"{page.name}: {target}"
+
+
+def test_demo(tmp_path):
+    command = [sys.executable, str(ROOT / "examples" / "demo.py"), "--dense-steps", "20", "--steps", "40"]
+    environment = {**os.environ, "DAP_CACHE": str(tmp_path), "COLUMNS": "100"}
+    result = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    for word in ("dense", "DAP", "magnitude", "random", "unseen: rotated", "90.0%"):
+        assert word in result.stdout
+    assert len(re.findall("DAP", result.stdout)) == 5
+
+
+def test_examples_are_short():
+    for example in ROOT.glob("examples/*.py"):
+        assert len(example.read_text().splitlines()) < 60, example.name
