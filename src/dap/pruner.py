@@ -81,12 +81,11 @@ class Pruner:
 
         An error (a wrong label, a NaN) leaves the pruner as it was before the step.
         """
-        if len(batches) < (2 if self.config.alpha else 1):
+        if not batches:
+            raise DapError("there are no source domains: give at least one")
+        if self.config.alpha and len(batches) < 2:
             raise DapError(
-                f"domain sensitivity compares domains, and there is only {len(batches)}: "
-                f"give at least two source domains, or set alpha=0"
-                if batches
-                else "there are no source domains: give at least one"
+                "domain sensitivity compares domains, and there is only 1: give at least two, or set alpha=0"
             )
         try:
             return self._step(self.steps_done + 1, batches)
