@@ -23,7 +23,7 @@ from dap.masking import bake
 from dap.masks import Masks
 from dap.objectives import Objective
 from dap.pruner import Pruner, StepStats
-from dap.sources import Source, batch_stream, iter_once, next_batches
+from dap.sources import Source, batch_stream, iter_once, to_device
 
 
 @dataclass(frozen=True)
@@ -114,7 +114,7 @@ def learn_masks(
     with _interruptible() as interrupt:
         try:
             while not (pruner.finished or interrupt.requested):
-                batches = next_batches(streams, pruner.device)
+                batches = to_device({domain: next(stream) for domain, stream in streams.items()}, pruner.device)
                 stats = pruner.step(batches)
                 path.history.append(stats._asdict())
                 _look(path, stats, batches, milestones, validation or {}, eval_every)

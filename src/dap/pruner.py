@@ -19,6 +19,7 @@ from dap.objectives import Erm, Objective
 from dap.schedules import Observation, make_coefficient, temperature
 from dap.seeding import derive_seed, uniform_noise
 from dap.sensitivity import SignCount
+from dap.sources import to_device
 
 
 class StepStats(NamedTuple):
@@ -88,7 +89,7 @@ class Pruner:
                 "domain sensitivity compares domains, and there is only 1: give at least two, or set alpha=0"
             )
         try:
-            return self._step(self.steps_done + 1, batches)
+            return self._step(self.steps_done + 1, to_device(batches, self.device))
         finally:
             # Under a long-lived autocast its cache would keep the masked weights of every step.
             torch.clear_autocast_cache()

@@ -39,9 +39,7 @@ def batch_stream(domain: str, source: Source, batch_size: int, seed: int, start:
     return _passes(domain, source, start)
 
 
-def next_batches(streams: Mapping[str, Iterator[Batch]], device: torch.device) -> dict[str, Batch]:
-    """One batch of every domain, on `device`."""
-    batches = {domain: next(stream) for domain, stream in streams.items()}
+def to_device(batches: Mapping[str, Batch], device: torch.device) -> dict[str, Batch]:
     return {domain: (inputs.to(device), labels.to(device)) for domain, (inputs, labels) in batches.items()}
 
 

@@ -9,7 +9,7 @@ from torch.nn.modules.batchnorm import _NormBase
 from dap.backward import forward
 from dap.errors import DapError
 from dap.objectives import Erm, Objective
-from dap.sources import Source, batch_stream, next_batches
+from dap.sources import Source, batch_stream, to_device
 
 
 def train_dense(
@@ -39,7 +39,8 @@ def train_dense(
             if isinstance(module, _NormBase):
                 module.eval()
     for step in range(1, steps + 1):
-        loss = objective(*forward(model, next_batches(streams, device), joint=True))
+        batches = to_device({domain: next(stream) for domain, stream in streams.items()}, device)
+        loss = objective(*forward(model, batches, joint=True))
         if not torch.isfinite(loss):
             raise DapError(f"the loss is {loss.item()} at step {step} of dense training: lower the learning rate")
         optimiser.zero_grad(set_to_none=True)
