@@ -22,12 +22,12 @@ def _paper_preset(steps: int | None) -> dict[str, Any]:
 
 
 def _paced_preset(steps: int | None) -> dict[str, Any]:
-    """Any budget: what is counted in steps stays the same share of the run. docs/pacing.md has the measurements."""
+    """Any budget: windows stay the same share of the run. docs/pacing.md has the measurements."""
     steps = steps or 500
     return {
         "steps": steps,
         "target_sparsity": 0.95,
-        "learning_rate": min(0.5, 25 / steps),  # a logit can travel 25 in a run, 8 times its way to the threshold
+        "learning_rate": 0.05 * (500 / steps) ** 0.5,  # at 100,000 steps this is the paper's 0.0035
         "temperature": (0.7, 0.2),
         "f_start": 0,
         "f_update": max(1, steps // 100),
@@ -75,8 +75,8 @@ class PacedSchedule:
 class PruneConfig:
     """Options of mask learning. A field left UNSET takes the value of its preset, named by `coefficient`.
 
-    >>> PruneConfig(steps=250, target_sparsity=0.9).resolved().learning_rate
-    0.1
+    >>> PruneConfig(steps=2000, target_sparsity=0.9).resolved().learning_rate
+    0.025
     """
 
     coefficient: Literal["paced", "paper"] = "paced"
