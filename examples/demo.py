@@ -32,8 +32,8 @@ validation = {domain: held_out for domain, (_, held_out) in parts.items() if dom
 torch.manual_seed(args.seed)
 model = small_resnet()
 with progress("dense training", args.dense_steps) as advance:
-    options = {"steps": args.dense_steps, "learning_rate": 1e-3, "freeze_norms": False, "seed": args.seed}
-    train_dense(model, sources, on_step=lambda step, loss: advance(f"loss {loss:.3f}"), **options)
+    options = {"steps": args.dense_steps, "learning_rate": 1e-3, "freeze_norms": False, "cosine": True}
+    train_dense(model, sources, seed=args.seed, on_step=lambda _, loss: advance(f"loss {loss:.3f}"), **options)
 
 with progress("mask learning", args.steps) as advance:
     show = lambda stats: advance(f"loss {stats.loss:.3f}, sparsity {stats.sparsity:.0%}")  # noqa: E731

@@ -12,7 +12,6 @@ from torch.utils.data import TensorDataset
 import dap
 from conftest import make_batches, make_model
 
-torch.set_num_threads(1)
 CONFIG = dap.PruneConfig(steps=40, target_sparsity=0.9, f_update=3, batch_size=6)
 SOURCES = {name: TensorDataset(*batch) for name, batch in make_batches(size=40).items()}
 
@@ -22,7 +21,9 @@ def learn(checkpoint: str | None, pause: float = 0.0) -> dap.MaskPath:
         print(stats.step, flush=True)
         time.sleep(pause)
 
-    return dap.learn_masks(
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # as many here as in the process that is killed
+    path = dap.learn_masks(
         make_model("convolutional"),
         SOURCES,
         CONFIG,
@@ -33,6 +34,8 @@ def learn(checkpoint: str | None, pause: float = 0.0) -> dap.MaskPath:
         checkpoint_every=3,
         on_step=on_step,
     )
+    torch.set_num_threads(threads)
+    return path
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ def test_sources_above_90_and_a_real_shift(target):
     parts = {domain: split(data, index, 0) for index, (domain, data) in enumerate(digits().items())}
     sources = {domain: train for domain, (train, _) in parts.items() if domain != target}
     model = small_resnet()
-    train_dense(model, sources, steps=400, learning_rate=1e-3, freeze_norms=False)
+    train_dense(model, sources, steps=400, learning_rate=1e-3, freeze_norms=False, cosine=True)
     held_out = [accuracy(model, data) for domain, (_, data) in parts.items() if domain != target]
     mean = sum(held_out) / len(held_out)
     assert mean > 0.9
