@@ -28,12 +28,27 @@ def test_three_stages_of_two_blocks() -> None:
 
 def test_shortcut_carries_the_input() -> None:
     model = small_resnet(width=4).eval()
-    assert isinstance(model, nn.Sequential)
-    block = model.get_submodule("1.0")
+    block = model.get_submodule("network.features.stage1.0")
     for conv in (m for m in block.modules() if isinstance(m, nn.Conv2d)):
         nn.init.zeros_(conv.weight)
     x = torch.randn(2, 4, 16, 16)
     assert torch.equal(block(x), F.relu(x))
+
+
+def test_shows_the_stem_and_three_stages() -> None:
+    model = small_resnet(width=4)
+    outputs = model(torch.rand(2, 3, 32, 32), full=True)
+    assert [tuple(stage.shape[1:]) for stage in outputs.stages] == [(4, 16, 16), (4, 16, 16), (8, 8, 8), (16, 4, 4)]
+    assert model.stage_channels == (4, 4, 8, 16)
+    assert outputs.features.shape == (2, model.feature_size)
+
+
+def test_a_seed_gives_the_weights_it_always_gave() -> None:
+    # Sums of the first and the last weight under seed 0, from before the network could show its features.
+    torch.manual_seed(0)
+    weights = [weight for weight in small_resnet().parameters() if weight.ndim > 1]
+    sums = [weights[0].double().sum().item(), weights[-1].double().sum().item()]
+    assert sums == pytest.approx([-1.027989, -0.494222], abs=1e-5)
 
 
 def test_every_weight_learns() -> None:

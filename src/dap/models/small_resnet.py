@@ -3,6 +3,8 @@
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from dap.models.classifier import Classifier, Recipe
+
 
 class Block(nn.Module):
     """Two 3×3 convolutions around a shortcut: [n, inputs, h, w] to [n, outputs, h / stride, w / stride]."""
@@ -22,7 +24,27 @@ class Block(nn.Module):
         return F.relu(self.norm2(self.conv2(y)) + self.shortcut(x))
 
 
-def small_resnet(classes: int = 10, width: int = 24) -> nn.Module:
+class Features(nn.Module):
+    """A stem and three stages of two blocks: images [n, 3, h, w] to [n, 4 * width] and the four maps."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        # Halving at once makes the network four times faster, and the digits were 8 pixels wide to begin with.
+        self.stem = nn.Sequential(_conv(3, width, 3, 2), nn.BatchNorm2d(width), nn.ReLU())
+        self.stage1 = nn.Sequential(Block(width, width, 1), Block(width, width, 1))
+        self.stage2 = nn.Sequential(Block(width, 2 * width, 2), Block(2 * width, 2 * width, 1))
+        self.stage3 = nn.Sequential(Block(2 * width, 4 * width, 2), Block(4 * width, 4 * width, 1))
+        self.pool = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten())
+
+    def forward(self, images: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
+        stem = self.stem(images)
+        stage1 = self.stage1(stem)
+        stage2 = self.stage2(stage1)
+        stage3 = self.stage3(stage2)
+        return self.pool(stage3), (stem, stage1, stage2, stage3)
+
+
+def small_resnet(classes: int = 10, width: int = 24) -> Classifier:
     """Three stages of two blocks: images [n, 3, 32, 32] to logits [n, classes].
 
     The stages have `width`, `2 * width` and `4 * width` channels; a width of 24 makes 0.4 million weights.
@@ -30,15 +52,10 @@ def small_resnet(classes: int = 10, width: int = 24) -> nn.Module:
     >>> small_resnet()(torch.zeros(2, 3, 32, 32)).shape
     torch.Size([2, 10])
     """
-    return nn.Sequential(
-        # Halving at once makes the network four times faster, and the digits were 8 pixels wide to begin with.
-        nn.Sequential(_conv(3, width, 3, 2), nn.BatchNorm2d(width), nn.ReLU()),
-        nn.Sequential(Block(width, width, 1), Block(width, width, 1)),
-        nn.Sequential(Block(width, 2 * width, 2), Block(2 * width, 2 * width, 1)),
-        nn.Sequential(Block(2 * width, 4 * width, 2), Block(4 * width, 4 * width, 1)),
-        nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten()),
-        nn.Linear(4 * width, classes),
-    )
+    features = Features(width)
+    model = Classifier.of(features, nn.Linear(4 * width, classes), (width, width, 2 * width, 4 * width))
+    model.recipe = Recipe("small_resnet", classes, {"width": width})
+    return model
 
 
 def _conv(inputs: int, outputs: int, size: int, stride: int) -> nn.Conv2d:

@@ -1,0 +1,19 @@
+"""Networks that classify images and show the features behind their logits."""
+
+from dap.models.backbones import create_classifier
+from dap.models.classifier import Classifier, Recipe
+from dap.models.saved import ModelCard, load_classifier, save_classifier
+from dap.models.small_resnet import small_resnet
+from dap.models.weights import LoadReport, load_weights
+
+__all__ = [
+    "Classifier",
+    "LoadReport",
+    "ModelCard",
+    "Recipe",
+    "create_classifier",
+    "load_classifier",
+    "load_weights",
+    "save_classifier",
+    "small_resnet",
+]
