@@ -21,7 +21,6 @@ from dap.allocation import global_masks
 from dap.criteria import CRITERIA
 from dap.data import split
 from dap.evaluation import accuracy
-from dap.training import train_dense
 from pacs import DOMAINS, pacs, resnet
 
 SPARSITIES = (0.2, 0.4, 0.6, 0.8, 0.9)
@@ -78,7 +77,7 @@ def dense(args: argparse.Namespace, train: dict) -> torch.nn.Module:
     model = resnet("resnet18", 7)
     file = Path(f"runs/pacing/dense-{args.target}-{args.pixels}-{args.dense_steps}-{args.seed}.safetensors")
     if not file.exists():
-        train_dense(model, train, steps=args.dense_steps, learning_rate=5e-5, batch_size=16, seed=args.seed)
+        dap.train(model, train, dap.TrainConfig(steps=args.dense_steps, batch_size=16, seed=args.seed))
         file.parent.mkdir(parents=True, exist_ok=True)
         safetensors.torch.save_model(model, str(file))
     safetensors.torch.load_model(model, str(file))

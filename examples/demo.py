@@ -13,7 +13,6 @@ from dap.data import DOMAINS, digits, split
 from dap.evaluation import accuracy
 from dap.models import small_resnet
 from dap.progress import progress
-from dap.training import train_dense
 
 SPARSITIES = (0.2, 0.4, 0.6, 0.8, 0.9)
 
@@ -32,8 +31,9 @@ validation = {domain: held_out for domain, (_, held_out) in parts.items() if dom
 torch.manual_seed(args.seed)
 model = small_resnet()
 with progress("dense training", args.dense_steps) as advance:
-    options = {"steps": args.dense_steps, "learning_rate": 1e-3, "freeze_norms": False, "cosine": True}
-    train_dense(model, sources, seed=args.seed, on_step=lambda _, loss: advance(f"loss {loss:.3f}"), **options)
+    options = {"learning_rate": 1e-3, "freeze_norms": False, "schedule": "cosine", "seed": args.seed}
+    config = dap.TrainConfig(steps=args.dense_steps, **options)
+    dap.train(model, sources, config, on_step=lambda stats: advance(f"loss {stats.loss:.3f}"))
 
 with progress("mask learning", args.steps) as advance:
     show = lambda stats: advance(f"loss {stats.loss:.3f}, sparsity {stats.sparsity:.0%}")  # noqa: E731

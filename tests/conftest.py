@@ -1,12 +1,14 @@
 """Models and data that many tests share."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import pytest
 import torch
 from torch import Tensor, nn
 
+from dap.models import Classifier
+from dap.objectives import OBJECTIVES, Objective
 from pacs import SHARED
 
 
@@ -78,6 +80,38 @@ def make_model(kind: str) -> nn.Module:
             module.running_mean.normal_(0, 0.1)
             module.running_var.uniform_(0.5, 1.5)
     return model
+
+
+class Stages(nn.Module):
+    """Two stages and their pooled features."""
+
+    def __init__(self):
+        super().__init__()
+        self.stem = nn.Sequential(nn.Conv2d(3, 6, 3, padding=1), nn.BatchNorm2d(6), nn.ReLU())
+        self.body = nn.Sequential(nn.Conv2d(6, 8, 3, stride=2), nn.ReLU())
+
+    def forward(self, images: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
+        stem = self.stem(images)
+        body = self.body(stem)
+        return body.mean((2, 3)), (stem, body)
+
+
+def make_classifier(classes: int = 3) -> Classifier:
+    """A classifier that exposes what any objective may need, always the same."""
+    torch.manual_seed(0)
+    return Classifier.of(Stages(), nn.Linear(8, classes), stage_channels=(6, 8))
+
+
+def make_objective(name: str, model: nn.Module, domains: Iterable[str], classes: int = 3) -> Objective:
+    """An objective as training with it leaves it: prepared, and with MIRO's model away from its reference."""
+    torch.manual_seed(1)
+    objective = OBJECTIVES[name]()
+    objective.prepare(model, tuple(domains), classes)
+    if name == "miro":
+        with torch.no_grad():
+            for weight in model.parameters():
+                weight.add_(0.05 * torch.randn_like(weight))
+    return objective
 
 
 def make_batches(domains: int = 3, size: int = 6, seed: int = 0, classes: int = 3) -> dict[str, tuple[Tensor, Tensor]]:

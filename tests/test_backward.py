@@ -4,35 +4,48 @@ import pytest
 import torch
 
 import dap.backward
-from conftest import MODELS, make_batches, make_model
+from conftest import MODELS, make_batches, make_classifier, make_model, make_objective
 from dap.backward import domain_gradients, forward, task_gradient
 from dap.errors import DapError
 from dap.masking import MaskedModel
 from dap.objectives import OBJECTIVES
+from dap.outputs import asking
 
 
-@pytest.mark.parametrize("kind", MODELS)
-@pytest.mark.parametrize("objective", OBJECTIVES)
-@pytest.mark.parametrize("joint", [True, False])
-def test_the_domains_parts_add_up_to_the_ordinary_gradient(kind, objective, joint, monkeypatch):
-    monkeypatch.setattr(dap.backward, "_JOINT", 2**20 if joint else 0)
-    masked, batches = MaskedModel(make_model(kind)), make_batches(domains=4)
-    loss, whole = task_gradient(masked, OBJECTIVES[objective](), masked.weights, batches)
-    same, parts = domain_gradients(masked, OBJECTIVES[objective](), masked.weights, batches)
+def check_parts(network, objective, weights, batches):
+    loss, whole, learned = task_gradient(network, objective, weights, batches)
+    same, parts = domain_gradients(network, objective, weights, batches)
     parts = list(parts)
     assert same == pytest.approx(loss, rel=1e-5)
-    assert len(parts) == 4
+    assert len(parts) == len(batches)
+    assert learned == {}
     for name, gradient in whole.items():
         assert gradient is not None
         assert gradient.abs().max() > 0
         torch.testing.assert_close(sum(part[name] for part in parts), gradient, rtol=1e-4, atol=1e-6)  # pyright: ignore
 
 
+@pytest.mark.parametrize("kind", MODELS)
+@pytest.mark.parametrize("joint", [True, False])
+def test_the_domains_parts_add_up_to_the_ordinary_gradient(kind, joint, monkeypatch):
+    monkeypatch.setattr(dap.backward, "_JOINT", 2**20 if joint else 0)
+    masked = MaskedModel(make_model(kind))
+    check_parts(masked, OBJECTIVES["erm"](), masked.weights, make_batches(domains=4))
+
+
+@pytest.mark.parametrize("name", OBJECTIVES)
+def test_the_domains_parts_add_up_under_every_objective(name):
+    model, batches = make_classifier(), make_batches(domains=4)
+    objective, masked = make_objective(name, model, batches), MaskedModel(model)
+    network = partial(masked, **asking(model, objective.needs))
+    check_parts(network, objective, {name: weight * 0.9 for name, weight in masked.weights.items()}, batches)
+
+
 def test_a_domains_part_is_its_own_risk_over_the_number_of_domains():
     masked, batches = MaskedModel(make_model("convolutional")), make_batches(domains=3)
     _, parts = domain_gradients(masked, OBJECTIVES["erm"](), masked.weights, batches)
     for (domain, batch), part in zip(batches.items(), parts, strict=True):
-        _, alone = task_gradient(masked, OBJECTIVES["erm"](), masked.weights, {domain: batch})
+        alone = task_gradient(masked, OBJECTIVES["erm"](), masked.weights, {domain: batch}).weights
         for name, gradient in part.items():
             assert gradient is not None
             torch.testing.assert_close(gradient * 3, alone[name], rtol=1e-4, atol=1e-6)
@@ -48,7 +61,8 @@ def test_a_weight_that_takes_no_part_has_no_gradient():
             return self.used(images.flatten(1))
 
     model = Idle()
-    _, gradients = task_gradient(MaskedModel(model), OBJECTIVES["erm"](), MaskedModel(model).weights, make_batches())
+    masked = MaskedModel(model)
+    gradients = task_gradient(masked, OBJECTIVES["erm"](), masked.weights, make_batches()).weights
     assert gradients["idle.weight"] is None
     pruner = dap.Pruner(model, dap.PruneConfig(steps=2, f_update=1))
     pruner.step(make_batches())
@@ -60,7 +74,7 @@ def test_images_of_different_sizes_run_apart():
     masked = MaskedModel(make_model("convolutional"))
     batches = make_batches(domains=2)
     batches["domain 1"] = (torch.randn(6, 3, 12, 12), batches["domain 1"][1])
-    outputs, _ = forward(partial(masked, masked.weights), batches, joint=True)
+    outputs, _ = forward(partial(masked, masked.weights), OBJECTIVES["erm"](), batches, joint=True)
     assert [output.logits.shape for output in outputs.values()] == [(6, 3), (6, 3)]
 
 

@@ -4,40 +4,61 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from dap import criteria, data, evaluation, objectives
-    from dap.config import PruneConfig
+    from dap import criteria, data, evaluation, models, objectives
+    from dap.config import PruneConfig, SwadConfig, TrainConfig
+    from dap.engine import Engine, launch
     from dap.errors import DapError
     from dap.learning import MaskPath, Snapshot, learn_masks
     from dap.masking import bake
     from dap.masks import Masks
+    from dap.models import Classifier
     from dap.pruner import Pruner, StepStats
+    from dap.trainer import Trainer
+    from dap.training import Dense, train
 
 __all__ = [
+    "Classifier",
     "DapError",
+    "Dense",
+    "Engine",
     "MaskPath",
     "Masks",
     "PruneConfig",
     "Pruner",
     "Snapshot",
     "StepStats",
+    "SwadConfig",
+    "TrainConfig",
+    "Trainer",
     "bake",
     "criteria",
     "data",
     "evaluation",
+    "launch",
     "learn_masks",
+    "models",
     "objectives",
+    "train",
 ]
 
 _HOME = {
+    "Classifier": "models",
     "DapError": "errors",
+    "Dense": "training",
+    "Engine": "engine",
     "MaskPath": "learning",
     "Masks": "masks",
     "PruneConfig": "config",
     "Pruner": "pruner",
     "Snapshot": "learning",
     "StepStats": "pruner",
+    "SwadConfig": "config",
+    "TrainConfig": "config",
+    "Trainer": "trainer",
     "bake": "masking",
+    "launch": "engine",
     "learn_masks": "learning",
+    "train": "training",
 }
 
 

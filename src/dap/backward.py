@@ -2,23 +2,23 @@
 
 Every objective is a function of the domains' outputs, so its gradient divides there: each domain's share of the
 gradient at the outputs goes back through that domain's own graph. The shares add up to the ordinary gradient, so
-domain sensitivity costs no extra pass, whatever the objective.
+domain sensitivity costs no extra pass, whatever the objective. It divides among processes in the same place: each sends
+its own images' share back, and the sum over processes is the gradient of the loss on the whole batch.
 """
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 
 import torch
 from torch import Tensor
 
 from dap.errors import DapError
-from dap.masking import MaskedModel
-from dap.objectives import Objective
+from dap.objectives.objective import Batches, Gradient, Gradients, Objective, Weights
 from dap.outputs import Outputs
+from dap.parallel import ALONE, Ranks
 
-Batches = Mapping[str, tuple[Tensor, Tensor]]  # by domain: inputs, labels
-Gradients = dict[str, Tensor | None]  # by weight; None: it took no part
+Network = Callable[[Weights, Tensor], object]  # weights by name, inputs → outputs
 
 # Up to this many input numbers the domains share one forward pass on a CPU, since one domain alone does not fill it.
 # Above, separate passes are as fast or faster: their smaller activations stay on the heap from step to step.
@@ -26,31 +26,44 @@ _JOINT = 2**20
 
 
 def task_gradient(
-    masked: MaskedModel, objective: Objective, weights: Mapping[str, Tensor], batches: Batches
-) -> tuple[float, Gradients]:
-    """The loss, and its gradient with respect to `weights`."""
+    network: Network, objective: Objective, weights: Weights, batches: Batches, ranks: Ranks = ALONE
+) -> Gradient:
+    """The loss, and its gradient with respect to `weights` (none: the model is constant) and what the objective learns.
+
+    Each rank brings its part of every domain's batch; loss and gradient are those of the whole batch, on every rank.
+    """
     with torch.enable_grad():
         leaves = _leaves(weights)
-        outputs, labels = forward(partial(masked, leaves), batches, joint=_fill_one_pass(batches))
-        _check_graph(outputs)
-        loss = objective(outputs, labels)
-    return _value(loss), _gradients([loss], None, leaves)
+        with torch.set_grad_enabled(bool(leaves)):
+            outputs, labels = forward(partial(network, leaves), objective, batches, joint=_fill_one_pass(batches))
+        if leaves:
+            _check_graph(outputs)
+        loss = objective(*_whole(objective, outputs, labels, ranks))
+    learned = objective.learned() if objective.step is not None else {}
+    gradients = _gradients([loss], None, {**leaves, **{f"learned {name}": value for name, value in learned.items()}})
+    ours = {name: gradients[name] for name in leaves}
+    theirs = {name: gradients[f"learned {name}"] for name in learned}
+    # Through our own images alone, if every rank saw all outputs: what is missing are the others' parts. What the
+    # objective learns saw everything.
+    (ranks.mean_ if objective.separable else ranks.sum_)(_present(ours))
+    ranks.mean_(_present(theirs))
+    return Gradient(_value(loss, ranks), ours, theirs)
 
 
 def domain_gradients(
-    masked: MaskedModel, objective: Objective, weights: Mapping[str, Tensor], batches: Batches
+    network: Network, objective: Objective, weights: Weights, batches: Batches, ranks: Ranks = ALONE
 ) -> tuple[float, Iterator[Gradients]]:
     """The loss, and for each domain the part of its gradient that flows through that domain's images."""
     with torch.enable_grad():
         leaves = _leaves(weights)
-        outputs, labels = forward(partial(masked, leaves), batches, joint=False)
+        outputs, labels = forward(partial(network, leaves), objective, batches, joint=False)
         _check_graph(outputs)
         cut = {
             domain: output.replaced([tensor.detach().requires_grad_() for tensor in output.tensors()])
             for domain, output in outputs.items()
         }
-        loss = objective(cut, labels)
-    value = _value(loss)
+        loss = objective(*_whole(objective, cut, labels, ranks))
+    value = _value(loss, ranks)
     edges = [tensor for output in cut.values() for tensor in output.tensors()]
     at_edges = dict(zip(map(id, edges), torch.autograd.grad(loss, edges, allow_unused=True), strict=True))
 
@@ -59,13 +72,24 @@ def domain_gradients(
             ends = zip(outputs.pop(domain).tensors(), cut[domain].tensors(), strict=True)  # pop: let the graph go
             used = [(end, at_edges[id(edge)]) for end, edge in ends if end.requires_grad]
             used = [(end, gradient) for end, gradient in used if gradient is not None]
-            yield _gradients([end for end, _ in used], [gradient for _, gradient in used], leaves)
+            part = _gradients([end for end, _ in used], [gradient for _, gradient in used], leaves)
+            (ranks.mean_ if objective.separable else ranks.sum_)(_present(part))
+            yield part
 
     return value, parts()
 
 
+def loss_of(network: Network, objective: Objective, weights: Weights, batches: Batches, ranks: Ranks = ALONE) -> float:
+    """The loss alone."""
+    with torch.no_grad():
+        outputs, labels = forward(partial(network, weights), objective, batches, joint=True)
+        outputs, labels = _whole(objective, outputs, labels, ranks)
+    loss = objective(outputs, labels)  # with gradients: an objective may take its own inside
+    return ranks.totals(loss.item())[0] / ranks.size
+
+
 def forward(
-    model: Callable[[Tensor], object], batches: Batches, joint: bool
+    model: Callable[[Tensor], object], objective: Objective, batches: Batches, joint: bool
 ) -> tuple[dict[str, Outputs], dict[str, Tensor]]:
     """The checked outputs and labels of every domain, from one `joint` pass (where shapes allow) or a pass for each."""
     for domain, (inputs, labels) in batches.items():
@@ -75,11 +99,25 @@ def forward(
         parts = whole.split([len(inputs) for inputs, _ in batches.values()])
     else:
         parts = [Outputs.of(model(inputs)) for inputs, _ in batches.values()]
-    outputs = dict(zip(batches, parts, strict=True))
-    labels = {domain: labels.long() for domain, (_, labels) in batches.items()}
+    outputs = {
+        domain: part._replace(reference=objective.observe(inputs))
+        for part, (domain, (inputs, _)) in zip(parts, batches.items(), strict=True)
+    }
+    labels = {domain: y if y.is_floating_point() else y.long() for domain, (_, y) in batches.items()}
     for domain, output in outputs.items():
         _check_labels(domain, labels[domain], output.logits)
+        _check_needs(objective, output)
     return outputs, labels
+
+
+def _whole(
+    objective: Objective, outputs: Mapping[str, Outputs], labels: Mapping[str, Tensor], ranks: Ranks
+) -> tuple[Mapping[str, Outputs], Mapping[str, Tensor]]:
+    """What the loss is computed from: all ranks' outputs, unless its mean over the ranks will do."""
+    if objective.separable or ranks.size == 1:
+        return outputs, labels
+    gathered = {domain: output.mapped(ranks.gather) for domain, output in outputs.items()}
+    return gathered, {domain: ranks.gather(label) for domain, label in labels.items()}
 
 
 def _fill_one_pass(batches: Batches) -> bool:
@@ -87,19 +125,24 @@ def _fill_one_pass(batches: Batches) -> bool:
     return inputs[0].device.type != "cpu" or sum(x.numel() for x in inputs) <= _JOINT
 
 
-def _leaves(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def _leaves(weights: Weights) -> dict[str, Tensor]:
     return {name: weight.detach().requires_grad_() for name, weight in weights.items()}
 
 
-def _gradients(ends: list[Tensor], at_ends: list[Tensor] | None, leaves: dict[str, Tensor]) -> Gradients:
-    if not ends:
+def _gradients(ends: list[Tensor], at_ends: list[Tensor] | None, leaves: Mapping[str, Tensor]) -> Gradients:
+    if not ends or not leaves:
         return dict.fromkeys(leaves)
     found = torch.autograd.grad(ends, list(leaves.values()), at_ends, allow_unused=True)
     return dict(zip(leaves, found, strict=True))
 
 
-def _value(loss: Tensor) -> float:
-    value = loss.item()
+def _present(gradients: Gradients) -> Iterable[Tensor]:
+    # The same graph on every rank, so the same ones are absent.
+    return [gradient for gradient in gradients.values() if gradient is not None]
+
+
+def _value(loss: Tensor, ranks: Ranks) -> float:
+    value = ranks.totals(loss.item())[0] / ranks.size
     if not math.isfinite(value):
         raise DapError(f"the loss is {value}: look at the model's outputs on this batch, or use a higher precision")
     return value
@@ -113,7 +156,9 @@ def _check_graph(outputs: Mapping[str, Outputs]) -> None:
 def _check_batch(domain: str, inputs: Tensor, labels: Tensor) -> None:
     if len(inputs) == 0:
         raise DapError(f"domain {domain!r} gave an empty batch: remove the domain or give it images")
-    if labels.ndim != 1 or len(labels) != len(inputs) or labels.is_floating_point() or labels.dtype == torch.bool:
+    whole = labels.ndim == 1 and not labels.is_floating_point() and labels.dtype != torch.bool
+    shares = labels.ndim == 2 and labels.is_floating_point()  # probabilities, of mixed images
+    if len(labels) != len(inputs) or not (whole or shares):
         raise DapError(
             f"domain {domain!r}: {len(inputs)} inputs need as many whole-number labels, "
             f"not {tuple(labels.shape)} of {labels.dtype}"
@@ -123,7 +168,16 @@ def _check_batch(domain: str, inputs: Tensor, labels: Tensor) -> None:
 
 
 def _check_labels(domain: str, labels: Tensor, logits: Tensor) -> None:
+    if labels.is_floating_point():
+        return
     low, high, classes = int(labels.min()), int(labels.max()), logits.shape[1]
     if low < 0 or high >= classes:
         wrong = low if low < 0 else high
         raise DapError(f"domain {domain!r}: label {wrong} is out of range, the model has {classes} classes")
+
+
+def _check_needs(objective: Objective, output: Outputs) -> None:
+    missing = {"features": output.features is None, "stages": not output.stages}
+    if missing.get(objective.needs):
+        name = type(objective).__name__
+        raise DapError(f"{name} works on the model's {objective.needs}, and it gives none: wrap it in a dap.Classifier")

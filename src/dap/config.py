@@ -1,4 +1,4 @@
-"""Everything a user sets for mask learning. Imports no torch, so that reading options is instant."""
+"""Everything a user sets for dense training and mask learning. Imports no torch: reading options is instant."""
 
 from dataclasses import dataclass, fields, replace
 from typing import Any, Literal, Self
@@ -171,6 +171,67 @@ class PruneConfig:
             )
         if self.stop_at is not None and self.stop_at > self.target_sparsity:
             raise DapError(f"stop_at is {self.stop_at}, beyond target_sparsity={self.target_sparsity}: lower it")
+
+
+@dataclass(frozen=True)
+class SwadConfig:
+    """Which weights are averaged: those within the valley of the validation loss."""
+
+    converge: int = 3  # segments whose first is the lowest: the valley has begun
+    patience: int = 6  # segments of which one must be low, or the valley has ended
+    tolerance: float = 0.3  # how far above the losses at its beginning the valley's walls are
+
+
+@dataclass(frozen=True)
+class TrainConfig:
+    """Options of dense training; the defaults are DomainBed's.
+
+    >>> TrainConfig.for_suite("DomainNet", swad=SwadConfig()).check_every
+    500
+    """
+
+    steps: int = 5001
+    learning_rate: float = 5e-5  # of Adam
+    weight_decay: float = 0.0
+    schedule: Literal["constant", "cosine"] = "constant"  # of the learning rate; cosine: down to 0
+    batch_size: int = 32  # per domain, over all processes
+    freeze_norms: bool = True  # keep their statistics, as is usual for pretrained networks; not from scratch
+    check_every: int = 300  # steps between evaluations: after step 1, 301, …, and the last
+    swad: SwadConfig | None = None  # average the weights; it wants checks more often, every 100 steps
+    seed: int = 0
+
+    @classmethod
+    def for_suite(cls, suite: str, objective: str = "erm", **changes: Any) -> Self:
+        """The values that papers report with: DomainBed's, and those of SWAD and MIRO where they differ."""
+        values: dict[str, Any] = {}
+        if suite == "DomainNet" and (objective == "miro" or changes.get("swad")):
+            values |= {"steps": 15_001, "check_every": 1_000}
+        if changes.get("swad"):
+            values["check_every"] = {"VLCS": 50, "DomainNet": 500}.get(suite, 100)
+            if suite == "VLCS" and changes["swad"] == SwadConfig():
+                values["swad"] = SwadConfig(tolerance=0.2)
+        return cls(**{**changes, **values, **{name: v for name, v in changes.items() if name != "swad"}})
+
+    @classmethod
+    def from_dict(cls, options: dict[str, Any]) -> Self:
+        """From plain values, as a file holds them. An unknown option is an error that names the known ones."""
+        values = dict(options)
+        if isinstance(values.get("swad"), dict):
+            values["swad"] = SwadConfig(**_tuples(SwadConfig, values["swad"]))
+        return cls(**_tuples(cls, values))
+
+    def check(self) -> None:
+        for name in ("steps", "batch_size", "check_every"):
+            if not isinstance(value := getattr(self, name), int) or value < 1:
+                raise DapError(f"{name} is {value}; it must be a whole number of at least 1")
+        if not self.learning_rate > 0:
+            raise DapError(f"learning_rate is {self.learning_rate}; it must be above 0")
+        if not self.weight_decay >= 0:
+            raise DapError(f"weight_decay is {self.weight_decay}; it must be at least 0")
+        if self.schedule not in ("constant", "cosine"):
+            raise DapError(f"schedule is {self.schedule!r}; choose constant or cosine")
+        if self.swad is not None and not 1 <= self.swad.converge <= self.swad.patience:
+            raise DapError("swad.converge must be at least 1 and at most swad.patience")
 
 
 def _tuples(cls: type, values: dict[str, Any]) -> dict[str, Any]:

@@ -1,29 +1,26 @@
 """Mask learning from start to end: snapshots on the way, validation, interruption and exact resume."""
 
-import signal
-import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import torch
 from torch import nn
 
-from dap.backward import Batches, forward
+from dap.backward import loss_of
 from dap.checkpoints import checksum, load_state, save_state
 from dap.config import PruneConfig
+from dap.engine import Engine, run
 from dap.errors import DapError
 from dap.evaluation.accuracy import accuracy
 from dap.masking import bake
 from dap.masks import Masks
 from dap.objectives import Objective
+from dap.objectives.objective import Batches, Loss
 from dap.pruner import Pruner, StepStats
-from dap.sources import Source, batch_stream, iter_once, to_device
+from dap.sources import Source, iter_once
 
 
 @dataclass(frozen=True)
@@ -72,13 +69,14 @@ def learn_masks(
     sources: Mapping[str, Source],
     config: PruneConfig | None = None,
     *,
-    objective: Objective | None = None,
+    objective: Objective | Loss | None = None,
     milestones: Sequence[float] = (),
     validation: Mapping[str, Source] | None = None,
     eval_every: int | None = None,
     checkpoint: str | Path | None = None,
     checkpoint_every: int = 100,
     on_step: Callable[[StepStats], None] | None = None,
+    engine: Engine | None = None,
 ) -> MaskPath:
     """Learn masks for `model`, which stays unchanged, from one dataset or iterable of batches per source domain.
 
@@ -86,7 +84,8 @@ def learn_masks(
     evaluated on `validation` (held-out source images by domain) at every milestone, every `eval_every` steps and at the
     end. With `checkpoint`, a file, the run is saved every `checkpoint_every` steps, and calling again goes on where it
     stopped: to the same bits from datasets, and from iterables that repeat themselves. Ctrl-C ends the run after the
-    current step with a usable result; a second one ends it at once.
+    current step with a usable result; a second one ends it at once. An `engine` brings devices, precision and several
+    processes.
 
     >>> images = torch.utils.data.TensorDataset(torch.randn(64, 4), torch.randint(2, (64,)))
     >>> config = PruneConfig(steps=20, target_sparsity=0.5)
@@ -94,43 +93,78 @@ def learn_masks(
     >>> path.masks_at(0.5).sparsity, len(path.history)
     (0.5, 20)
     """
-    pruner = Pruner(model, config, objective)
+    engine = engine or Engine()
+    if engine.device is not None:
+        model.to(engine.device)
+    pruner = Pruner(model, config, objective, ranks=engine.ranks)
     _check(pruner, sources, milestones, validation or {}, eval_every, checkpoint_every)
     path = MaskPath(pruner)
     if checkpoint is not None and Path(checkpoint).exists():
         _restore(path, checkpoint, list(sources))
-    streams = {
-        domain: batch_stream(domain, source, pruner.config.batch_size, pruner.config.seed, pruner.steps_done)
-        for domain, source in sources.items()
-    }
-    saved = whole = pruner.steps_done  # whole: the last step that was also looked at
-
-    def save() -> None:
-        nonlocal saved
-        if checkpoint is not None and saved != whole == pruner.steps_done:
-            _save(path, checkpoint, list(sources))
-            saved = whole
-
-    with _interruptible() as interrupt:
-        try:
-            while not (pruner.finished or interrupt.requested):
-                batches = to_device({domain: next(stream) for domain, stream in streams.items()}, pruner.device)
-                stats = pruner.step(batches)
-                path.history.append(stats._asdict())
-                _look(path, stats, batches, milestones, validation or {}, eval_every)
-                whole = stats.step
-                if stats.step % checkpoint_every == 0:
-                    save()
-                if on_step is not None:
-                    on_step(stats)
-        except Exception:  # a bad batch, a NaN: nothing that was computed before is lost
-            save()
-            # Ctrl-C reaches the workers of a loader too, and its complaint is not the user's.
-            if not (interrupt.requested and whole == pruner.steps_done):
-                raise
-        save()
-        path.interrupted = interrupt.requested and not pruner.finished
+    job = _Learning(path, list(sources), milestones, validation or {}, eval_every, checkpoint)
+    path.interrupted = run(
+        job,
+        sources,
+        engine,
+        batch_size=pruner.config.batch_size,
+        seed=pruner.config.seed,
+        save_every=checkpoint_every,
+        device=pruner.device,
+        on_step=on_step,
+    )
     return path
+
+
+@dataclass(frozen=True)
+class _Learning:
+    """Mask learning as a job of the engine."""
+
+    path: MaskPath
+    domains: list[str]
+    milestones: Sequence[float]
+    validation: Mapping[str, Source]
+    eval_every: int | None
+    checkpoint: str | Path | None
+
+    @property
+    def steps_done(self) -> int:
+        return self.path.pruner.steps_done
+
+    @property
+    def finished(self) -> bool:
+        return self.path.pruner.finished
+
+    def step(self, batches: Batches) -> StepStats:
+        stats = self.path.pruner.step(batches)
+        row = stats._asdict()
+        if snapshot := self._look(stats, batches):
+            row |= {"hard_loss": snapshot.hard_loss, "validation": snapshot.validation}
+        self.path.history.append(row)
+        return stats
+
+    def _look(self, stats: StepStats, batches: Batches) -> Snapshot | None:
+        """Take the snapshots that this step has reached, and evaluate where it is time, at the end in any case."""
+        path = self.path
+        reached = [m for m in self.milestones if m not in path.snapshots and stats.sparsity >= m]
+        due = path.pruner.finished or (self.eval_every is not None and stats.step % self.eval_every == 0)
+        if not (reached or due):
+            return None
+        masks = path.pruner.masks()
+        sparse = bake(path.pruner.masked.model, masks) if self.validation else None
+        scores = {
+            domain: accuracy(sparse, held_out, ranks=path.pruner.ranks)
+            for domain, held_out in (self.validation.items() if sparse else ())
+        }
+        hard_loss = _hard_loss(path.pruner, masks, batches)
+        snapshot = Snapshot(stats.step, masks, relaxed_loss=stats.loss, hard_loss=hard_loss, validation=scores)
+        path.snapshots |= dict.fromkeys(reached, snapshot)
+        if self.validation and (path.best is None or _merit(snapshot) >= _merit(path.best)):
+            path.best = snapshot
+        return snapshot
+
+    def save(self) -> None:
+        if self.checkpoint is not None:
+            _save(self.path, self.checkpoint, self.domains)
 
 
 def _check(
@@ -156,66 +190,16 @@ def _check(
             raise DapError(f"{name} is {every}; it must be at least 1")
 
 
-def _look(
-    path: MaskPath,
-    stats: StepStats,
-    batches: Batches,
-    milestones: Sequence[float],
-    validation: Mapping[str, Source],
-    eval_every: int | None,
-) -> None:
-    """Take the snapshots that this step has reached, and evaluate where it is time, at the end in any case."""
-    reached = [m for m in milestones if m not in path.snapshots and stats.sparsity >= m]
-    due = path.pruner.finished or (eval_every is not None and stats.step % eval_every == 0)
-    if not (reached or due):
-        return
-    masks = path.pruner.masks()
-    sparse = bake(path.pruner.masked.model, masks) if validation else None
-    snapshot = Snapshot(
-        step=stats.step,
-        masks=masks,
-        relaxed_loss=stats.loss,
-        hard_loss=_hard_loss(path.pruner, masks, batches),
-        validation={domain: accuracy(sparse, held_out) for domain, held_out in validation.items()} if sparse else {},
-    )
-    path.history[-1] |= {"hard_loss": snapshot.hard_loss, "validation": snapshot.validation}
-    path.snapshots |= dict.fromkeys(reached, snapshot)
-    if validation and (path.best is None or _merit(snapshot) >= _merit(path.best)):
-        path.best = snapshot
-
-
 def _merit(snapshot: Snapshot) -> tuple[float, float]:
     return snapshot.accuracy or 0.0, snapshot.sparsity
 
 
 def _hard_loss(pruner: Pruner, masks: Masks, batches: Batches) -> float:
     weights = {name: weight * masks[name].to(weight) for name, weight in pruner.masked.weights.items()}
-    with torch.no_grad():
-        outputs, labels = forward(partial(pruner.masked, weights), batches, joint=True)
-    return pruner.objective(outputs, labels).item()  # with gradients: an objective may take its own inside
+    return loss_of(pruner.network, pruner.objective, weights, batches, pruner.ranks)
 
 
-# ---- interruption and resume
-
-
-@contextmanager
-def _interruptible() -> Iterator[SimpleNamespace]:
-    """Inside, the first Ctrl-C only asks to stop, so that no step is left half done."""
-    state = SimpleNamespace(requested=False)
-    if threading.current_thread() is not threading.main_thread():  # signals go to the main thread alone
-        yield state
-        return
-    before = signal.getsignal(signal.SIGINT)
-
-    def ask(number: int, frame: Any) -> None:
-        state.requested = True
-        signal.signal(signal.SIGINT, before)
-
-    signal.signal(signal.SIGINT, ask)
-    try:
-        yield state
-    finally:
-        signal.signal(signal.SIGINT, before)
+# ---- resume
 
 
 def _fingerprint(pruner: Pruner) -> dict[str, int]:

@@ -9,6 +9,7 @@ import copy
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from fnmatch import fnmatchcase
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -98,13 +99,13 @@ class MaskedModel:
                     f"depend on an image's company: use running statistics"
                 )
 
-    def __call__(self, weights: Mapping[str, Tensor], inputs: Tensor) -> Tensor:
+    def __call__(self, weights: Mapping[str, Tensor], inputs: Tensor, **options: Any) -> Any:
         """The outputs of the model with `weights` in place of its masked weights."""
         state = {name: parameter.detach() for name, parameter in self.model.named_parameters()}
         # Copies, since a module may write to its buffers even in eval mode.
         state |= {name: buffer.clone() for name, buffer in self.model.named_buffers()}
         with frozen(self.model):
-            return functional_call(self.model, {**state, **weights}, (inputs,))
+            return functional_call(self.model, {**state, **weights}, (inputs,), options)
 
 
 @contextmanager

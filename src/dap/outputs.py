@@ -1,7 +1,7 @@
 """What a model gives for a batch, as objectives see it."""
 
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 from torch import Tensor
 
@@ -14,6 +14,7 @@ class Outputs(NamedTuple):
     logits: Tensor
     features: Tensor | None = None
     stages: tuple[Tensor, ...] = ()
+    reference: tuple[Tensor, ...] = ()  # what the objective itself saw in the batch: constants, MIRO's stages
 
     @classmethod
     def of(cls, result: object) -> "Outputs":
@@ -25,15 +26,29 @@ class Outputs(NamedTuple):
         return result if isinstance(result, Outputs) else cls(logits)
 
     def tensors(self) -> list[Tensor]:
+        """Those that depend on the model."""
         return [self.logits, *([] if self.features is None else [self.features]), *self.stages]
 
     def replaced(self, tensors: Sequence[Tensor]) -> "Outputs":
         """The same outputs with other tensors, in the order of `tensors()`."""
         logits, *rest = tensors
         features = None if self.features is None else rest.pop(0)
-        return Outputs(logits, features, tuple(rest))
+        return Outputs(logits, features, tuple(rest), self.reference)
 
     def split(self, sizes: list[int]) -> list["Outputs"]:
         """The outputs of a joined batch, one for each of its parts."""
         parts = zip(*(tensor.split(sizes) for tensor in self.tensors()), strict=True)
         return [self.replaced(part) for part in parts]
+
+    def mapped(self, change: Callable[[Tensor], Tensor]) -> "Outputs":
+        """With every tensor changed, the constants too."""
+        changed = self.replaced([change(tensor) for tensor in self.tensors()])
+        return changed._replace(reference=tuple(map(change, self.reference)))
+
+
+def asking(model: object, needs: str) -> dict[str, Any]:
+    """The options with which `model` is called to give what an objective `needs`: a Classifier gives all on request."""
+    from dap.models.classifier import Classifier  # which builds on this file
+
+    plain = getattr(model, "_orig_mod", model)  # inside torch.compile's wrapper
+    return {"full": True} if needs != "logits" and isinstance(plain, Classifier) else {}

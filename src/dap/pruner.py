@@ -3,19 +3,23 @@
 import dataclasses
 import math
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from dap.allocation import keep_count, keep_top, keep_top_weighted
-from dap.backward import Batches, Gradients, domain_gradients, task_gradient
+from dap.backward import domain_gradients, task_gradient
 from dap.config import PruneConfig
 from dap.errors import DapError
 from dap.gates import GateLayout, Shape, by_weight, relax, relax_gradient
 from dap.masking import MaskedModel
 from dap.masks import Masks
 from dap.objectives import Erm, Objective
+from dap.objectives.objective import Batches, Gradients, Loss
+from dap.outputs import asking
+from dap.parallel import ALONE, Ranks
 from dap.schedules import Observation, make_coefficient, temperature
 from dap.seeding import derive_seed, uniform_noise
 from dap.sensitivity import SignCount
@@ -49,17 +53,20 @@ class Pruner:
         self,
         model: nn.Module,
         config: PruneConfig | None = None,
-        objective: Objective | None = None,
+        objective: Objective | Loss | None = None,
         *,
         granularity: Callable[[Shape], Shape] = by_weight,
+        ranks: Ranks = ALONE,
     ):
         self.config = (config or PruneConfig()).resolved()
-        self.objective = objective or Erm()
+        self.ranks = ranks
         self.masked = MaskedModel(model, self.config.include, self.config.exclude)
         self.layout = GateLayout(self.masked.weights, granularity)
         self.steps_done = 0
         self.reached = 0.0  # the sparsity of `masks()`
         self.device = next(iter(self.masked.weights.values())).device
+        self.objective = Objective.of(objective or Erm()).to(self.device)
+        self.network = partial(self.masked, **asking(model, self.objective.needs))
         start = math.log(self.config.p_init / (1 - self.config.p_init))
         # λ̃ = λ − α·S̄ is what is kept, not λ: every step reads it, its gradient is that of λ, and S̄ rarely changes.
         self.effective = torch.full((self.layout.gates,), start, device=self.device)
@@ -80,7 +87,8 @@ class Pruner:
     def step(self, batches: Batches) -> StepStats:
         """One optimisation step on one batch per domain: `{"art": (inputs, labels), …}`.
 
-        An error (a wrong label, a NaN) leaves the pruner as it was before the step.
+        With several ranks, each brings its share of every domain's batch, and all do the same step. An error (a wrong
+        label, a NaN) leaves the pruner as it was before the step.
         """
         if not batches:
             raise DapError("there are no source domains: give at least one")
@@ -100,10 +108,10 @@ class Pruner:
         weights = self.layout.masked_weights((gates > 0.5).float() if self.config.hard else gates)
         if self._updates_sensitivity(step):
             signs = SignCount(self.layout.gates, len(batches), self.device)
-            loss, parts = domain_gradients(self.masked, self.objective, weights, batches)
+            loss, parts = domain_gradients(self.network, self.objective, weights, batches, self.ranks)
         else:
             signs = None
-            loss, whole = task_gradient(self.masked, self.objective, weights, batches)
+            loss, whole, _ = task_gradient(self.network, self.objective, weights, batches, self.ranks)
             parts = iter([whole])
             del whole
         del weights

@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset, default_collate
 
 from dap.errors import DapError
+from dap.parallel import ALONE, Ranks
 from dap.seeding import derive_seed
 
 Batch = tuple[Tensor, Tensor]
@@ -28,61 +29,82 @@ def iter_once(source: Source) -> bool:
     return not is_dataset(source) and iter(source) is source
 
 
-def batch_stream(domain: str, source: Source, batch_size: int, seed: int, start: int = 0) -> Iterator[Batch]:
-    """Endless batches of one domain, from step `start` + 1 on.
+def batch_stream(
+    domain: str, source: Source, batch_size: int, seed: int, start: int = 0, ranks: Ranks = ALONE
+) -> Iterator[Batch]:
+    """Endless batches of one domain, from step `start` + 1 on; of several ranks, each gets its share of every batch.
 
     A batch from a dataset is drawn with replacement and is a function of seed, domain and step, so that a resumed run
     sees the same ones. From an iterable, which only runs forwards, the first `start` batches are drawn and dropped.
     """
     if is_dataset(source):
-        return _draws(domain, source, batch_size, seed, start)
-    return _passes(domain, source, start)
+        return _draws(domain, source, batch_size, seed, start, ranks)
+    return _passes(domain, source, start, ranks)
 
 
 def to_device(batches: Mapping[str, Batch], device: torch.device) -> dict[str, Batch]:
     return {domain: (inputs.to(device), labels.to(device)) for domain, (inputs, labels) in batches.items()}
 
 
-def take(dataset: Any, indices: Tensor) -> Batch:
-    """The images and labels at `indices`, as one batch."""
+def take(dataset: Any, indices: Tensor, seeds: np.ndarray | None = None) -> Batch:
+    """The images and labels at `indices`, as one batch; with `seeds`, one per image, its random transforms are fixed.
+
+    A dataset with a method `batch(indices, seeds)` gives the whole batch at once, as `dap.data.Images` does.
+    """
+    if hasattr(dataset, "batch"):
+        return dataset.batch(indices, seeds)
     if isinstance(dataset, TensorDataset):
         inputs, labels = dataset[indices]  # pyright: ignore[reportArgumentType]  # a tensor of indices will do
         return inputs, labels
-    items = [dataset[index] for index in indices.tolist()]
+    with _restored():
+        items = []
+        for place, index in enumerate(indices.tolist()):
+            if seeds is not None:
+                _seed_all(int(seeds[place]))
+            items.append(dataset[index])
     inputs, labels = default_collate([(item[0], item[1]) for item in items])
     return inputs, labels
 
 
-def _draws(domain: str, dataset: Any, batch_size: int, seed: int, start: int) -> Iterator[Batch]:
+def _draws(domain: str, dataset: Any, batch_size: int, seed: int, start: int, ranks: Ranks) -> Iterator[Batch]:
     if len(dataset) == 0:
         raise DapError(f"domain {domain!r} is empty: remove it or give it images")
-    step = start
+    share = ranks.share(batch_size)
+    step, generator = start, torch.Generator()
     while True:
         step += 1
-        with _seeded(derive_seed("batch", seed, domain, step)):
-            batch = take(dataset, torch.randint(len(dataset), (batch_size,)))
-        yield batch
+        generator.manual_seed(derive_seed("batch", seed, domain, step))
+        indices = torch.randint(len(dataset), (batch_size,), generator=generator)
+        # Of each image, not of the batch: it is then the same whoever takes it.
+        seeds = np.random.SFC64(derive_seed("images", seed, domain, step)).random_raw(batch_size)
+        yield take(dataset, indices[share], seeds[share])
 
 
-def _passes(domain: str, batches: Iterable[Batch], start: int) -> Iterator[Batch]:
+def _passes(domain: str, batches: Iterable[Batch], start: int, ranks: Ranks) -> Iterator[Batch]:
     drawn = 0
     while True:
         before = drawn
         for batch in batches:
             drawn += 1
             if drawn > start:
-                yield batch
+                inputs, labels = batch
+                share = ranks.share(len(labels))
+                yield (inputs[share], labels[share]) if ranks.size > 1 else batch
         if drawn == before:
             raise DapError(f"domain {domain!r} gave no more batches after {drawn}: give an iterable that starts anew")
 
 
-@contextmanager
-def _seeded(seed: int) -> Iterator[None]:
-    """Fixed randomness for a dataset's own transforms inside, the caller's afterwards."""
-    python, numpy, torch_state = random.getstate(), np.random.get_state(), torch.get_rng_state()  # noqa: NPY002
+def _seed_all(seed: int) -> None:
+    """Fix what a dataset's own transforms draw from."""
     random.seed(seed)
-    np.random.seed(seed % 2**32)  # noqa: NPY002 (what transforms in the wild draw from)
+    np.random.seed(seed % 2**32)  # noqa: NPY002
     torch.default_generator.manual_seed(seed)  # the CPU's, where datasets draw
+
+
+@contextmanager
+def _restored() -> Iterator[None]:
+    """Afterwards the caller's randomness goes on as if nothing had been drawn inside."""
+    python, numpy, torch_state = random.getstate(), np.random.get_state(), torch.get_rng_state()  # noqa: NPY002
     try:
         yield
     finally:

@@ -1,56 +1,216 @@
-"""The dense training loop."""
+"""Dense training from start to end: evaluation, selection on the sources, interruption and exact resume."""
 
+import dataclasses
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
 
 import torch
-from torch import nn
-from torch.nn.modules.batchnorm import _NormBase
+from torch import Tensor, nn
 
-from dap.backward import forward
+from dap.checkpoints import load_state, save_state
+from dap.config import TrainConfig
+from dap.engine import Engine, run
 from dap.errors import DapError
+from dap.evaluation.accuracy import score
 from dap.objectives import Erm, Objective
-from dap.sources import Source, batch_stream, to_device
+from dap.objectives.objective import Batches
+from dap.outputs import Outputs
+from dap.selection import SourceScore, training_domain_validation
+from dap.sources import Source, batch_stream, iter_once
+from dap.trainer import Trainer, TrainStats, under
 
 
-def train_dense(
+@dataclass
+class Dense:
+    """A trained model and how it came about."""
+
+    model: nn.Module  # with the selected weights, in eval mode
+    objective: Objective  # with what it learned beside the model
+    losses: list[float] = field(default_factory=list)  # of every step
+    scores: list[SourceScore] = field(default_factory=list)  # of every evaluation
+    # Accuracy of every evaluation on the data to watch, by name: for reports; selection does not receive it.
+    watched: list[dict[str, float]] = field(default_factory=list)
+    selected: int = 0  # the step whose weights the model has; of averaged weights, the last step that went in
+    interrupted: bool = False  # by Ctrl-C
+
+
+def train(
     model: nn.Module,
     sources: Mapping[str, Source],
+    config: TrainConfig | None = None,
     *,
-    steps: int,
     objective: Objective | None = None,
-    learning_rate: float = 5e-5,
-    batch_size: int = 32,
-    freeze_norms: bool = True,
-    cosine: bool = False,
-    seed: int = 0,
-    on_step: Callable[[int, float], None] | None = None,
-) -> None:
-    """Train `model` in place with Adam, on one batch per source domain in each step. It is left in eval mode.
+    validation: Mapping[str, Source] | None = None,
+    watch: Mapping[str, Source] | None = None,
+    checkpoint: str | Path | None = None,
+    checkpoint_every: int = 300,
+    on_step: Callable[[TrainStats], None] | None = None,
+    engine: Engine | None = None,
+) -> Dense:
+    """Train `model`, in place, on one batch per source domain in each step.
 
-    Norm layers keep the statistics they came with (`freeze_norms`), as is usual in domain generalisation for pretrained
-    networks; a network trained from scratch needs `freeze_norms=False`. The learning rate is constant, or falls to 0
-    along a `cosine`.
+    With `validation`, held-out images by source domain, it ends with the weights of the evaluation that was best on
+    them, or with SWAD's average; without, with the last ones. `watch`, such as the splits of an unseen domain, is
+    evaluated too and has no influence. With `checkpoint`, a file, the run is saved every `checkpoint_every` steps, and
+    calling again goes on where it stopped, to the same bits. Ctrl-C ends it after the current step.
+
+    >>> images = torch.utils.data.TensorDataset(torch.randn(64, 4), torch.randint(2, (64,)))
+    >>> dense = train(nn.Linear(4, 2), {"a": images}, TrainConfig(steps=20), validation={"a": images})
+    >>> dense.scores[0].step, len(dense.losses)
+    (1, 20)
     """
+    engine, config = engine or Engine(), config or TrainConfig()
+    validation, watch = validation or {}, watch or {}
+    _check(sources, config, validation, checkpoint_every)
+    if engine.device is not None:
+        model.to(engine.device)
     objective = objective or Erm()
-    optimiser = torch.optim.Adam(model.parameters(), lr=learning_rate)
-    decay = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, steps) if cosine else None
-    streams = {domain: batch_stream(domain, source, batch_size, seed) for domain, source in sources.items()}
+    with torch.random.fork_rng([]):
+        torch.manual_seed(config.seed)
+        device = next(model.parameters()).device
+        objective.prepare(model, tuple(sources), _classes(model, sources, config))
+        objective.to(device)
+    job = _Training(Trainer(model, objective, config, engine.ranks), list(sources), validation, watch, checkpoint)
+    if checkpoint is not None and Path(checkpoint).exists():
+        job.restore(checkpoint)
+    dense = job.dense
+    dense.interrupted = run(
+        job,
+        sources,
+        engine,
+        batch_size=config.batch_size,
+        seed=config.seed,
+        save_every=checkpoint_every,
+        device=device,
+        on_step=on_step,
+    )
+    job.select()
+    return dense
+
+
+class _Training:
+    """Dense training as a job of the engine."""
+
+    def __init__(
+        self,
+        trainer: Trainer,
+        domains: list[str],
+        validation: Mapping[str, Source],
+        watch: Mapping[str, Source],
+        checkpoint: str | Path | None,
+    ):
+        self.trainer, self.domains = trainer, domains
+        self.validation, self.watch, self.checkpoint = validation, watch, checkpoint
+        self.dense = Dense(trainer.model, trainer.objective)
+        self.best: dict[str, Tensor] = {}  # weights of the best evaluation so far
+
+    @property
+    def steps_done(self) -> int:
+        return self.trainer.steps_done
+
+    @property
+    def finished(self) -> bool:
+        return self.trainer.finished
+
+    def step(self, batches: Batches) -> TrainStats:
+        stats = self.trainer.step(batches)
+        every, last = self.trainer.config.check_every, stats.step == self.trainer.config.steps
+        if (stats.step - 1) % every == 0 or last:
+            self._evaluate(stats.step)
+        self.dense.losses.append(stats.loss)
+        return stats
+
+    def _evaluate(self, step: int) -> None:
+        model, ranks, dense = self.trainer.model, self.trainer.ranks, self.dense
+        if self.validation:
+            scores = {domain: score(model, held_out, ranks=ranks) for domain, held_out in self.validation.items()}
+            accuracies = {domain: found.accuracy for domain, found in scores.items()}
+            new = SourceScore(step, accuracies, {domain: found.loss for domain, found in scores.items()})
+            if training_domain_validation([*dense.scores, new]) is new and self.trainer.swad is None:
+                self.best = {name: tensor.detach().cpu().clone() for name, tensor in model.state_dict().items()}
+            if self.trainer.swad is not None:
+                self.trainer.swad.close(step, new.mean_loss)
+            dense.scores.append(new)
+        if self.watch:
+            dense.watched.append({name: score(model, data, ranks=ranks).accuracy for name, data in self.watch.items()})
+
+    def select(self) -> None:
+        """Give the model the weights that the sources speak for."""
+        swad, dense = self.trainer.swad, self.dense
+        dense.selected = self.steps_done
+        if swad is not None:
+            dense.model.load_state_dict(swad.finish())
+            dense.selected = swad.end or dense.selected
+        elif self.best:
+            dense.model.load_state_dict(self.best)
+            dense.selected = training_domain_validation(dense.scores).step
+
+    # ---- resume
+
+    def _identity(self) -> dict[str, Any]:
+        return {
+            "config": dataclasses.asdict(self.trainer.config),
+            "objective": type(self.trainer.objective).__name__,
+            "domains": self.domains,
+            "validation": list(self.validation),
+            "model": {name: list(tensor.shape) for name, tensor in self.trainer.model.state_dict().items()},
+        }
+
+    def save(self) -> None:
+        if self.checkpoint is None:
+            return
+        tensors, values = self.trainer.state()
+        tensors |= {f"best.{name}": tensor for name, tensor in self.best.items()}
+        values |= {"identity": self._identity(), "losses": self.dense.losses, "watched": self.dense.watched}
+        values["scores"] = [dataclasses.asdict(row) for row in self.dense.scores]
+        save_state(self.checkpoint, tensors, values)
+
+    def restore(self, checkpoint: str | Path) -> None:
+        tensors, values = load_state(checkpoint)
+        ours, theirs = self._identity(), values["identity"]
+        for name in ours:
+            if ours[name] != theirs[name]:
+                shown = "another model" if name == "model" else f"{name} {_difference(theirs[name], ours[name])}"
+                raise DapError(f"{checkpoint} belongs to a run with {shown}: remove it to start again")
+        self.best = under(tensors, "best.")
+        self.trainer.load({name: t for name, t in tensors.items() if not name.startswith("best.")}, values)
+        self.dense.losses, self.dense.watched = values["losses"], values["watched"]
+        self.dense.scores = [SourceScore(**row) for row in values["scores"]]
+
+
+def _difference(theirs: Any, ours: Any) -> Any:
+    """Of two mappings, what differs; of anything else, the first."""
+    if not isinstance(theirs, dict):
+        return theirs
+    return ", ".join(f"{name}={value!r}" for name, value in theirs.items() if ours.get(name) != value)
+
+
+def _classes(model: nn.Module, sources: Mapping[str, Source], config: TrainConfig) -> int:
+    """As many as the model has outputs, seen on one image."""
+    if isinstance(count := getattr(model, "classes", None), int):
+        return count
+    domain, source = next(iter(sources.items()))
+    if iter_once(source):
+        raise DapError(f"domain {domain!r} can be read only once: give a dataset, or a model that names its `classes`")
+    inputs, _ = next(batch_stream(domain, source, 1, config.seed))
     device = next(model.parameters()).device
-    model.train()
-    if freeze_norms:
-        for module in model.modules():
-            if isinstance(module, _NormBase):
-                module.eval()
-    for step in range(1, steps + 1):
-        batches = to_device({domain: next(stream) for domain, stream in streams.items()}, device)
-        loss = objective(*forward(model, batches, joint=True))
-        if not torch.isfinite(loss):
-            raise DapError(f"the loss is {loss.item()} at step {step} of dense training: lower the learning rate")
-        optimiser.zero_grad(set_to_none=True)
-        loss.backward()
-        optimiser.step()
-        if decay is not None:
-            decay.step()
-        if on_step is not None:
-            on_step(step, loss.item())
-    model.eval()
+    with torch.no_grad():
+        return Outputs.of(model.eval()(inputs[:1].to(device))).logits.shape[1]
+
+
+def _check(
+    sources: Mapping[str, Source], config: TrainConfig, validation: Mapping[str, Source], checkpoint_every: int
+) -> None:
+    """Refuse at once what would otherwise fail in the middle of a run."""
+    config.check()
+    if not sources:
+        raise DapError("there are no source domains: give at least one")
+    if checkpoint_every < 1:
+        raise DapError(f"checkpoint_every is {checkpoint_every}; it must be at least 1")
+    if config.swad is not None and not validation:
+        raise DapError("SWAD watches the validation loss: give held-out images of the source domains")
+    for domain, held_out in validation.items():
+        if iter_once(held_out) or (hasattr(held_out, "__len__") and len(held_out) == 0):
+            raise DapError(f"the validation of domain {domain!r} is empty or can be read only once: give a dataset")

@@ -1,5 +1,5 @@
 """Evaluation of plain models, dense or sparse."""
 
-from dap.evaluation.accuracy import accuracy
+from dap.evaluation.accuracy import Score, accuracy, score
 
-__all__ = ["accuracy"]
+__all__ = ["Score", "accuracy", "score"]

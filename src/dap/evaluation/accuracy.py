@@ -1,34 +1,55 @@
-"""The share of images that a model classifies correctly."""
+"""How well a model classifies: the share of images it gets right, and its loss."""
+
+from typing import NamedTuple
 
 import torch
+import torch.nn.functional as F
 from torch import nn
 
 from dap.errors import DapError
 from dap.masking import frozen
 from dap.outputs import Outputs
+from dap.parallel import ALONE, Ranks
 from dap.sources import Source, is_dataset, take
 
 
-@torch.no_grad()
-def accuracy(model: nn.Module, source: Source, batch_size: int = 256) -> float:
+class Score(NamedTuple):
+    accuracy: float
+    loss: float  # the mean cross-entropy
+    images: int
+
+
+def accuracy(model: nn.Module, source: Source, batch_size: int = 256, ranks: Ranks = ALONE) -> float:
     """Accuracy over a whole dataset, or over an iterable of batches, in eval mode.
 
     >>> accuracy(nn.Identity(), [(torch.eye(3), torch.arange(3))])
     1.0
     """
+    return score(model, source, batch_size, ranks).accuracy
+
+
+@torch.no_grad()
+def score(model: nn.Module, source: Source, batch_size: int = 256, ranks: Ranks = ALONE) -> Score:
+    """Accuracy and loss over a whole dataset, or over an iterable of batches, in eval mode.
+
+    Several ranks divide the batches among them, and all get the result.
+    """
     if is_dataset(source):
         indices = torch.arange(len(source)).split(batch_size)
-        batches = (take(source, part) for part in indices if len(part))
+        batches = (take(source, part) for part in indices[ranks.rank :: ranks.size] if len(part))
     else:
-        batches = iter(source)
+        batches = (batch for place, batch in enumerate(source) if place % ranks.size == ranks.rank)
     first = next(model.parameters(), None)
-    right = seen = 0
+    right = loss = seen = 0.0
     with frozen(model):
         for inputs, labels in batches:
             if first is not None:
                 inputs, labels = inputs.to(first.device), labels.to(first.device)
-            right += int((Outputs.of(model(inputs)).logits.argmax(1) == labels).sum())
+            logits = Outputs.of(model(inputs)).logits.float()
+            right += int((logits.argmax(1) == labels).sum())
+            loss += F.cross_entropy(logits, labels.long(), reduction="sum").item()
             seen += len(labels)
+    right, loss, seen = ranks.totals(right, loss, seen)
     if seen == 0:
         raise DapError("accuracy needs at least one image")
-    return right / seen
+    return Score(right / seen, loss / seen, int(seen))

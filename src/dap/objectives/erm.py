@@ -2,16 +2,16 @@
 
 from collections.abc import Mapping
 
-import torch
-import torch.nn.functional as F
 from torch import Tensor
 
+from dap.objectives.objective import Objective, risks
 from dap.outputs import Outputs
 
 
-class Erm:
+class Erm(Objective):
     """The mean over domains of the cross-entropy."""
 
-    def __call__(self, outputs: Mapping[str, Outputs], labels: Mapping[str, Tensor]) -> Tensor:
-        risks = [F.cross_entropy(outputs[domain].logits.float(), labels[domain]) for domain in outputs]
-        return torch.stack(risks).mean()
+    separable = True
+
+    def forward(self, outputs: Mapping[str, Outputs], labels: Mapping[str, Tensor]) -> Tensor:
+        return risks(outputs, labels).mean()

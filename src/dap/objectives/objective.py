@@ -1,14 +1,109 @@
 """What an objective is."""
 
-from collections.abc import Mapping
-from typing import Protocol
+from collections.abc import Callable, Mapping
+from typing import ClassVar, Literal, NamedTuple
 
-from torch import Tensor
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
 
 from dap.outputs import Outputs
+from dap.search import Range
+
+Batches = Mapping[str, tuple[Tensor, Tensor]]  # by domain: inputs, labels
+Weights = Mapping[str, Tensor]
+Gradients = dict[str, Tensor | None]  # by weight; None: it took no part
+Loss = Callable[[Mapping[str, Outputs], Mapping[str, Tensor]], Tensor]
 
 
-class Objective(Protocol):
-    """Maps the outputs and labels of each domain to one loss. It builds no network and calls no `backward`."""
+class Gradient(NamedTuple):
+    """A loss, and its gradient with respect to the model's weights and to what the objective itself learns."""
 
-    def __call__(self, outputs: Mapping[str, Outputs], labels: Mapping[str, Tensor]) -> Tensor: ...
+    loss: float
+    weights: Gradients
+    learned: Gradients
+
+
+class Objective(nn.Module):
+    """Maps the outputs and labels of each domain to one loss. It calls no `backward` and owns no optimiser.
+
+    A subclass defines `forward`; all else has a default. What it learns beside the model (a discriminator, weights of
+    domains) are its own parameters and buffers: saved with the dense model, constant while masks are learnt.
+    """
+
+    needs: ClassVar[Literal["logits", "features", "stages", "anything"]] = "logits"  # of the model's outputs
+    # Whether the loss of a batch is the mean of its parts' losses: processes then need not see each other's outputs.
+    separable: ClassVar[bool] = False
+    search: ClassVar[Mapping[str, Range]] = {}
+
+    betas: tuple[float, float] = (0.9, 0.999)  # of Adam
+    step: int | None = None  # of dense training, from 1 on; None: training is over, nothing is learned any more
+
+    def prepare(self, model: nn.Module, domains: tuple[str, ...], classes: int) -> None:
+        """Make what is learned beside the model, before training or before a saved state is loaded."""
+
+    def mix(self, batches: Batches, rng: np.random.Generator) -> Batches:
+        """The batches that the model sees instead. Labels may become probabilities, [n, classes]."""
+        return batches
+
+    def observe(self, inputs: Tensor) -> tuple[Tensor, ...]:
+        """What the loss needs to know about the inputs themselves: `Outputs.reference`."""
+        return ()
+
+    def gradient(
+        self,
+        gradient_of: Callable[[Weights, Batches], Gradient],
+        weights: Weights,
+        batches: Batches,
+        advance: Callable[[Weights, Gradients], Weights],
+        rng: np.random.Generator,
+    ) -> Gradient:
+        """The gradient of one training step, from gradients of the loss.
+
+        `advance` gives the weights after the first step of a new optimiser like the model's.
+        """
+        return gradient_of(weights, batches)
+
+    def turn(self, step: int) -> Literal["both", "model", "learned"]:
+        """Who moves in this step of training: the model, what the objective learns, or both."""
+        return "both"
+
+    def learning_rate(self, base: float) -> float:
+        """Of what the objective learns, where the model's is `base`."""
+        return base
+
+    def restarts(self, step: int) -> bool:
+        """Whether the optimiser forgets its moments before this step."""
+        return False
+
+    @staticmethod
+    def of(loss: "Loss | Objective") -> "Objective":
+        """Any function of outputs and labels as an objective."""
+        return loss if isinstance(loss, Objective) else _Plain(loss)
+
+    def learned(self) -> dict[str, nn.Parameter]:
+        return {name: parameter for name, parameter in self.named_parameters() if parameter.requires_grad}
+
+
+class _Plain(Objective):
+    needs = "anything"  # what a user's function reads is not known
+
+    def __init__(self, loss: Loss):
+        super().__init__()
+        self.loss = loss
+
+    def forward(self, outputs: Mapping[str, Outputs], labels: Mapping[str, Tensor]) -> Tensor:
+        return self.loss(outputs, labels)
+
+
+def risks(outputs: Mapping[str, Outputs], labels: Mapping[str, Tensor]) -> Tensor:
+    """The cross-entropy of each domain, [domains]."""
+    return torch.stack([F.cross_entropy(outputs[domain].logits.float(), labels[domain]) for domain in outputs])
+
+
+def pairwise(gap: Callable[[Tensor, Tensor], Tensor], outputs: Mapping[str, Outputs]) -> Tensor:
+    """The mean over all pairs of domains of a gap between their features; 0 for one domain."""
+    features = [output.features.float() for output in outputs.values() if output.features is not None]
+    gaps = [gap(one, other) for index, one in enumerate(features) for other in features[index + 1 :]]
+    return torch.stack(gaps).mean() if gaps else torch.zeros((), device=next(iter(outputs.values())).logits.device)

@@ -1,0 +1,140 @@
+"""Where steps run, and the loop around them: devices, precision, several processes, Ctrl-C, checkpoints."""
+
+import signal
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any, Protocol
+
+import torch
+
+from dap.errors import DapError
+from dap.objectives.objective import Batches
+from dap.parallel import ALONE, Ranks
+from dap.sources import Source, batch_stream, to_device
+
+
+@dataclass(frozen=True)
+class Engine:
+    """One process on the device where the model is, in the model's own precision; `launch` gives others."""
+
+    ranks: Ranks = ALONE
+    device: torch.device | None = None  # None: where the model is
+    precision: Callable[[], AbstractContextManager[Any]] = nullcontext
+
+    @property
+    def first(self) -> bool:
+        """Whether this process is the one that writes and prints."""
+        return self.ranks.rank == 0
+
+
+def launch(
+    devices: int | str = 1, nodes: int = 1, precision: str = "32-true", accelerator: str = "auto", spawn: bool = False
+) -> Engine:
+    """Start `devices` processes on each of `nodes` machines (with Lightning Fabric); each goes on from here.
+
+    Unless `spawn`, they are started by running the program's own command again, so call it early. Under torchrun or
+    Slurm, which start the processes themselves, they only find each other.
+    """
+    from lightning_fabric import Fabric  # seconds to import
+
+    many = nodes > 1 or str(devices) not in ("1", "auto", "-1") or devices == -1
+    try:
+        fabric = Fabric(
+            accelerator=accelerator,
+            devices=devices,
+            num_nodes=nodes,
+            precision=precision,  # pyright: ignore[reportArgumentType]  # checked there
+            strategy=("ddp_spawn" if spawn else "ddp") if many else "auto",
+        )
+    except (ValueError, RuntimeError, TypeError) as error:
+        raise DapError(f"cannot run on devices={devices}, nodes={nodes}, precision={precision}: {error}") from None
+    fabric.launch()
+    return Engine(Ranks(fabric.global_rank, fabric.world_size), fabric.device, fabric.autocast)
+
+
+class Job(Protocol):
+    """Work that is done in steps, each on one batch per domain."""
+
+    @property
+    def steps_done(self) -> int: ...
+    @property
+    def finished(self) -> bool: ...
+    def step(self, batches: Batches) -> Any:
+        """One step, with what follows from it; or an error that leaves everything as it was."""
+        ...
+
+    def save(self) -> None:
+        """Write down all that going on later needs."""
+        ...
+
+
+def run(
+    job: Job,
+    sources: Mapping[str, Source],
+    engine: Engine,
+    *,
+    batch_size: int,
+    seed: int,
+    save_every: int,
+    device: torch.device,
+    on_step: Callable[[Any], None] | None = None,
+) -> bool:
+    """Step until the job is finished; whether Ctrl-C ended it before.
+
+    The job is saved every `save_every` steps, at the end, on Ctrl-C, and when a step fails: nothing that was computed
+    before is lost. All processes stop together.
+    """
+    streams = {
+        domain: batch_stream(domain, source, batch_size, seed, job.steps_done, engine.ranks)
+        for domain, source in sources.items()
+    }
+    saved = whole = job.steps_done  # whole: the last step that was done to its end, evaluation included
+
+    def save() -> None:
+        nonlocal saved
+        if saved != whole == job.steps_done:
+            if engine.first:
+                job.save()
+            saved = whole
+
+    with _interruptible() as interrupt:
+        try:
+            while not (job.finished or engine.ranks.agree(interrupt.requested)):
+                batches = to_device({domain: next(stream) for domain, stream in streams.items()}, device)
+                with engine.precision():
+                    stats = job.step(batches)
+                whole = job.steps_done
+                if whole % save_every == 0:
+                    save()
+                if on_step is not None:
+                    on_step(stats)
+        except Exception:
+            save()
+            # Ctrl-C reaches the workers of a loader too, and its complaint is not the user's.
+            if not (interrupt.requested and whole == job.steps_done):
+                raise
+        save()
+    return not job.finished
+
+
+@contextmanager
+def _interruptible() -> Iterator[SimpleNamespace]:
+    """Inside, the first Ctrl-C only asks to stop, so that no step is left half done."""
+    state = SimpleNamespace(requested=False)
+    if threading.current_thread() is not threading.main_thread():  # signals go to the main thread alone
+        yield state
+        return
+    before = signal.getsignal(signal.SIGINT)
+
+    def ask(number: int, frame: Any) -> None:
+        state.requested = True
+        signal.signal(signal.SIGINT, before)
+
+    signal.signal(signal.SIGINT, ask)
+    try:
+        yield state
+    finally:
+        signal.signal(signal.SIGINT, before)

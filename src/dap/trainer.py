@@ -1,0 +1,190 @@
+"""One step of dense training."""
+
+import math
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+from torch.nn.modules.batchnorm import _NormBase
+
+from dap.averaging import Swad
+from dap.backward import task_gradient
+from dap.config import TrainConfig
+from dap.errors import DapError
+from dap.objectives import Objective
+from dap.objectives.objective import Batches, Gradients, Weights
+from dap.outputs import asking
+from dap.parallel import ALONE, Ranks
+from dap.seeding import derive_seed
+
+_EPS = 1e-8  # of Adam
+
+
+class TrainStats(NamedTuple):
+    step: int
+    loss: float
+    learning_rate: float
+
+
+class Trainer:
+    """Trains a model, in place, with Adam under an objective; what the objective learns has an Adam of its own."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        objective: Objective,
+        config: TrainConfig,
+        ranks: Ranks = ALONE,
+    ):
+        config.check()
+        self.model, self.objective, self.config, self.ranks = model, objective, config, ranks
+        self.steps_done = 0
+        self.weights = {name: weight for name, weight in model.named_parameters() if weight.requires_grad}
+        self.device = next(iter(self.weights.values())).device
+        options = {"betas": objective.betas, "eps": _EPS, "weight_decay": config.weight_decay}
+        self.optimisers = {
+            kind: torch.optim.Adam(parameters.values(), **options)
+            for kind, parameters in self._parameters().items()
+            if parameters
+        }
+        self.swad = Swad(config.swad) if config.swad else None
+
+    def _parameters(self) -> dict[str, Mapping[str, nn.Parameter]]:
+        return {"model": self.weights, "learned": self.objective.learned()}
+
+    @property
+    def finished(self) -> bool:
+        return self.steps_done >= self.config.steps or (self.swad is not None and self.swad.over)
+
+    # ---- one step
+
+    def step(self, batches: Batches) -> TrainStats:
+        """One optimisation step on one batch per domain. An error leaves the weights as they were."""
+        step = self.steps_done + 1
+        turn = self.objective.turn(step)
+        rate = self.learning_rate(step)
+        self.objective.step = step
+        try:
+            with self._training_mode(), self._randomness(step):
+                loss, ours, theirs = self._gradient(step, batches, rate, {} if turn == "learned" else self.weights)
+        except DapError as error:
+            raise DapError(f"step {step} of dense training: {error}") from None
+        finally:
+            self.objective.step = None
+        if self.objective.restarts(step):
+            for optimiser in self.optimisers.values():
+                optimiser.state.clear()
+        if turn != "learned":
+            self._move("model", ours, rate)
+        if turn != "model":
+            self._move("learned", theirs, self.objective.learning_rate(rate))
+        if not self.config.freeze_norms:  # each rank saw other images
+            self.ranks.mean_(buffer for buffer in self.model.buffers() if buffer.is_floating_point())
+        self.steps_done = step
+        if self.swad is not None:
+            self.swad.add(self.model.state_dict())
+        return TrainStats(step, loss, rate)
+
+    def learning_rate(self, step: int) -> float:
+        if self.config.schedule == "constant":
+            return self.config.learning_rate
+        return self.config.learning_rate * (1 + math.cos(math.pi * (step - 1) / self.config.steps)) / 2
+
+    def _gradient(
+        self, step: int, batches: Batches, rate: float, weights: Weights
+    ) -> tuple[float, Gradients, Gradients]:
+        rng = np.random.default_rng(derive_seed("objective", self.config.seed, step))  # alike on all ranks
+        options = asking(self.model, self.objective.needs)
+
+        def network(weights: Weights, inputs: Tensor) -> Any:
+            return functional_call(self.model, dict(weights), (inputs,), options)
+
+        def gradient_of(weights: Weights, batches: Batches) -> Any:
+            return task_gradient(network, self.objective, weights, batches, self.ranks)
+
+        advance = partial(_first_step, rate=rate, decay=self.config.weight_decay)
+        return self.objective.gradient(gradient_of, weights, self.objective.mix(batches, rng), advance, rng)
+
+    def _move(self, kind: str, gradients: Gradients, rate: float) -> None:
+        if kind not in self.optimisers:
+            return
+        for name, parameter in self._parameters()[kind].items():
+            parameter.grad = gradients[name]
+        (group,) = self.optimisers[kind].param_groups
+        group["lr"] = rate
+        self.optimisers[kind].step()
+        self.optimisers[kind].zero_grad()
+
+    @contextmanager
+    def _training_mode(self) -> Iterator[None]:
+        """Training mode inside, for all but frozen norms; eval mode afterwards."""
+        self.model.train()
+        if self.config.freeze_norms:
+            for module in self.model.modules():
+                if isinstance(module, _NormBase):
+                    module.eval()
+        try:
+            yield
+        finally:
+            self.model.eval()
+
+    @contextmanager
+    def _randomness(self, step: int) -> Iterator[None]:
+        """Dropout as a function of seed, step and rank: nothing about it has to be saved."""
+        devices = [] if self.device.type == "cpu" else [self.device]
+        with torch.random.fork_rng(devices, device_type=self.device.type if devices else "cuda"):
+            torch.manual_seed(derive_seed("dropout", self.config.seed, step, self.ranks.rank))
+            yield
+
+    # ---- state
+
+    def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """Everything that resuming needs to give the same bits: tensors, and plain values that JSON can hold."""
+        tensors = {f"model.{name}": tensor for name, tensor in self.model.state_dict().items()}
+        tensors |= {f"objective.{name}": tensor for name, tensor in self.objective.state_dict().items()}
+        for kind, optimiser in self.optimisers.items():
+            for name, parameter in self._parameters()[kind].items():
+                for moment, tensor in optimiser.state[parameter].items():
+                    tensors[f"adam.{kind}.{moment}.{name}"] = tensor
+        values: dict[str, Any] = {"steps_done": self.steps_done}
+        if self.swad is not None:
+            averages, values["swad"] = self.swad.state()
+            tensors |= {f"swad.{name}": tensor for name, tensor in averages.items()}
+        return tensors, values
+
+    def load(self, tensors: Mapping[str, Tensor], values: Mapping[str, Any]) -> None:
+        """Go on from a state of the same model, objective and configuration."""
+        self.model.load_state_dict(under(tensors, "model."))
+        self.objective.load_state_dict(under(tensors, "objective."))
+        for kind, optimiser in self.optimisers.items():
+            optimiser.state.clear()
+            for moment in ("step", "exp_avg", "exp_avg_sq"):
+                for name, tensor in under(tensors, f"adam.{kind}.{moment}.").items():
+                    parameter = self._parameters()[kind][name]
+                    place = torch.device("cpu") if moment == "step" else parameter.device
+                    optimiser.state[parameter][moment] = tensor.to(place, copy=True)
+        self.steps_done = values["steps_done"]
+        if self.swad is not None:
+            self.swad.load(under(tensors, "swad."), values["swad"])
+
+
+def under(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    """Those whose names begin with `prefix`, without it."""
+    return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
+
+
+def _first_step(weights: Weights, gradients: Gradients, rate: float, decay: float) -> Weights:
+    """The weights after the first step of a new Adam, where both moments are those of one gradient."""
+    stepped = {}
+    for name, weight in weights.items():
+        gradient = gradients[name]
+        if gradient is not None:
+            gradient = gradient.add(weight.detach(), alpha=decay)
+            weight = weight.detach() - rate * gradient / (gradient.abs() + _EPS)
+        stepped[name] = weight
+    return stepped

@@ -1,0 +1,72 @@
+"""Every objective trains, and masks are learnt under it from its own dense model and saved state."""
+
+import pytest
+import torch
+from torch.utils.data import TensorDataset
+
+import dap
+from conftest import make_batches, make_classifier, make_objective
+from dap.data import digits, split
+from dap.models import small_resnet
+from dap.objectives import OBJECTIVES
+
+SOURCES = {name: TensorDataset(*batch) for name, batch in make_batches(size=40).items()}
+
+
+@pytest.mark.parametrize("name", OBJECTIVES)
+def test_masks_are_learnt_from_its_own_dense_model_and_saved_state(name):
+    model = make_classifier()
+    dense = dap.train(
+        model, SOURCES, dap.TrainConfig(steps=6, learning_rate=1e-2, batch_size=8), objective=OBJECTIVES[name]()
+    )
+    saved = dense.objective.state_dict()
+    objective = OBJECTIVES[name]()
+    objective.prepare(model, tuple(SOURCES), model.classes)
+    objective.load_state_dict(saved)
+    before = [weight.clone() for weight in model.state_dict().values()]
+
+    config = dap.PruneConfig(steps=12, target_sparsity=0.8, f_update=2, batch_size=8)
+    path = dap.learn_masks(model, SOURCES, config, objective=objective, milestones=(0.3,), validation=SOURCES)
+    again = dap.learn_masks(model, SOURCES, config, objective=dense.objective)
+
+    assert path.masks == again.masks
+    assert 0.5 < path.masks.sparsity < 1
+    assert 0.3 in path.snapshots
+    assert path.pruner.sensitivity is not None
+    assert path.pruner.sensitivity.abs().max() > 0
+    assert all(torch.equal(old, new) for old, new in zip(before, model.state_dict().values(), strict=True))
+    assert all(torch.equal(saved[key], value) for key, value in dense.objective.state_dict().items())
+
+
+@pytest.mark.parametrize("name", [name for name, kind in OBJECTIVES.items() if kind.needs != "logits"])
+def test_what_an_objective_needs_is_said(name):
+    model = make_classifier()
+    objective = make_objective(name, model, SOURCES)
+    pruner = dap.Pruner(model.network, dap.PruneConfig(steps=2, alpha=0.0), objective)
+    with pytest.raises(dap.DapError, match="works on the model's .*, and it gives none: wrap it in a dap.Classifier"):
+        pruner.step(make_batches())
+
+
+@pytest.mark.parametrize("name", OBJECTIVES)
+def test_every_objective_learns_the_digits(name):
+    parts = {domain: split(data, index, 0) for index, (domain, data) in enumerate(digits().items())}
+    del parts["rotated"]
+    torch.manual_seed(0)
+    # MLDG runs each domain by itself, where the statistics of a batch are not those of all domains together.
+    config = dap.TrainConfig(
+        steps=400 if name == "mldg" else 150,
+        learning_rate=2e-3,
+        schedule="cosine",
+        batch_size=24,
+        freeze_norms=name == "mldg",
+        check_every=50,
+    )
+    dense = dap.train(
+        small_resnet(width=16),
+        {domain: train for domain, (train, _) in parts.items()},
+        config,
+        objective=OBJECTIVES[name](),
+        validation={domain: held_out for domain, (_, held_out) in parts.items()},
+    )
+    assert dense.scores[0].mean_accuracy < 0.5
+    assert max(score.mean_accuracy for score in dense.scores) > 0.85
