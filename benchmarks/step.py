@@ -23,7 +23,7 @@ from torch.func import functional_call
 
 import dap
 from dap.masking import maskable_weights
-from pacs import resnet
+from dap.models import create_classifier
 
 DOMAINS = ("a", "b", "c")
 
@@ -40,7 +40,7 @@ def main() -> None:
 def compare(name: str, pixels: int, images: int, repeats: int) -> dict[str, float]:
     torch.manual_seed(0)
     batches = {domain: (torch.randn(images, 3, pixels, pixels), torch.randint(7, (images,))) for domain in DOMAINS}
-    model = calibrated(resnet(name, 7, pretrained=False), batches)
+    model = calibrated(create_classifier(name, 7), batches)
     formats = (torch.contiguous_format, torch.channels_last)
     memory = min(formats, key=lambda memory: median_of_three(dense_step(model, batches, memory)))
     model = model.to(memory_format=memory)  # pyright: ignore[reportCallIssue]
@@ -51,11 +51,16 @@ def compare(name: str, pixels: int, images: int, repeats: int) -> dict[str, floa
     pruner.step(batches)
     state_bytes = (live_bytes() - tensors) / pruner.layout.total
     eager = dap.Pruner(model, dap.PruneConfig(steps=10_000, alpha=1.0, f_update=1))
+    coral = dap.objectives.Coral()
+    coral_pruner = dap.Pruner(model, dap.PruneConfig(steps=10_000, alpha=1.0, f_update=10_000), coral)
+    coral_eager = dap.Pruner(model, dap.PruneConfig(steps=10_000, alpha=1.0, f_update=1), coral)
     steps: dict[str, Callable[[], object]] = {
         "dense": dense_step(model, batches, memory),
         "dense, domain by domain": split_dense_step(model, batches),
         "ordinary": lambda: pruner.step(batches),
         "sensitivity": lambda: eager.step(batches),
+        "CORAL, ordinary": lambda: coral_pruner.step(batches),
+        "CORAL, sensitivity": lambda: coral_eager.step(batches),
         "naive": NaiveStep(model, batches),
     }
     seconds: dict[str, list[float]] = {label: [] for label in steps}
@@ -74,6 +79,7 @@ def compare(name: str, pixels: int, images: int, repeats: int) -> dict[str, floa
         "step_over_dense": round(median["ordinary"] / median["dense"], 4),
         "step_over_split_dense": round(median["ordinary"] / median["dense, domain by domain"], 4),
         "sensitivity_over_ordinary": round(median["sensitivity"] / median["ordinary"], 4),
+        "coral_sensitivity_over_ordinary": round(median["CORAL, sensitivity"] / median["CORAL, ordinary"], 4),
         "naive_over_step": round(median["naive"] / median["sensitivity"], 4),
         "state_bytes_per_weight": round(state_bytes, 3),
     }

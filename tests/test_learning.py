@@ -1,9 +1,6 @@
 import os
 import random
 import signal
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 import torch
@@ -13,9 +10,7 @@ import dap
 from conftest import make_batches, make_model
 from dap.errors import DapError
 from dap.evaluation import accuracy
-from killable import CONFIG, SOURCES, learn
-
-KILLABLE = str(Path(__file__).with_name("killable.py"))
+from killable import CONFIG, SOURCES, kill_at, learn, start, wait_for_step
 
 
 @pytest.fixture(scope="module")
@@ -23,33 +18,11 @@ def whole() -> dap.MaskPath:
     return learn(None)
 
 
-def start(checkpoint, masks, pause) -> subprocess.Popen:
-    command = [sys.executable, KILLABLE, str(checkpoint), str(masks), str(pause)]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-
-
-def wait_for_step(process, step) -> None:
-    assert process.stdout is not None
-    for line in process.stdout:
-        if line.strip() == str(step):
-            return
-    pytest.fail(f"the process ended before step {step}")
-
-
 def test_killed_at_random_steps_and_resumed_it_ends_with_the_same_bits(tmp_path, whole):
     checkpoint, masks = tmp_path / "run.safetensors", tmp_path / "masks.safetensors"
-    draw = random.Random(0)
-    steps = sorted(draw.sample(range(2, 38), 3))
-    for step in steps:
-        process = start(checkpoint, masks, 0.05)
-        with process:
-            wait_for_step(process, step)
-            process.kill()
-        assert not masks.exists()
-    process = start(checkpoint, masks, 0)
-    output, _ = process.communicate()
-    assert process.returncode == 0
-    assert int(output.split()[0]) > steps[-1] - CONFIG.resolved().steps // 10  # it went on, it did not start again
+    steps = sorted(random.Random(0).sample(range(2, 38), 3))
+    printed = kill_at(steps, "masks", checkpoint, masks)
+    assert int(printed[0]) > steps[-1] - CONFIG.resolved().steps // 10  # it went on, it did not start again
     assert dap.Masks.load(masks) == whole.masks
 
     resumed = learn(str(checkpoint))  # finished: gives its result without a step
@@ -61,7 +34,7 @@ def test_killed_at_random_steps_and_resumed_it_ends_with_the_same_bits(tmp_path,
 
 def test_ctrl_c_gives_a_usable_result_that_can_be_resumed(tmp_path, whole):
     checkpoint, masks = tmp_path / "run.safetensors", tmp_path / "masks.safetensors"
-    process = start(checkpoint, masks, 0.2)
+    process = start("masks", checkpoint, masks, 0.2)
     wait_for_step(process, 4)
     os.kill(process.pid, signal.SIGINT)
     output, _ = process.communicate()
@@ -134,6 +107,10 @@ def test_a_checkpoint_of_another_model_or_run_is_refused(tmp_path):
     other = make_model("tied")
     with torch.no_grad():
         other.get_parameter("head.bias").add_(1)
+    with pytest.raises(DapError, match="belongs to another objective, Erm: remove it"):
+        dap.learn_masks(
+            make_model("tied"), SOURCES, dap.PruneConfig(steps=2), checkpoint=checkpoint, objective=dap.objectives.Irm()
+        )
     with pytest.raises(DapError, match=r"belongs to another model \(head\.bias differs\)"):
         dap.learn_masks(other, SOURCES, dap.PruneConfig(steps=2), checkpoint=checkpoint)
     fewer = {name: SOURCES[name] for name in list(SOURCES)[:2]}

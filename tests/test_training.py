@@ -1,49 +1,169 @@
+import random
+
 import pytest
+import safetensors.torch
 import torch
 from torch.utils.data import TensorDataset
 
-from conftest import make_batches, make_model
+import dap
+from conftest import make_batches, make_classifier, make_model
 from dap.errors import DapError
 from dap.evaluation import accuracy
-from dap.training import train_dense
+from dap.objectives import OBJECTIVES
+from killable import kill_at
+from killable import train as train_killable
 
 SOURCES = {name: TensorDataset(*batch) for name, batch in make_batches(size=30).items()}
+OTHERS = {name: TensorDataset(*batch) for name, batch in make_batches(size=20, seed=1).items()}
 
 
-def trained(**options):
-    model = make_model("convolutional")
-    losses = []
-    torch.manual_seed(0)  # dropout draws from the global generator
-    train_dense(
-        model,
-        SOURCES,
-        **{"steps": 60, "learning_rate": 1e-2, "on_step": lambda _, loss: losses.append(loss), **options},
-    )
-    return model, losses
+def trained(model=None, objective=None, validation=None, watch=None, checkpoint=None, on_step=None, **config):
+    model = model if model is not None else make_model("convolutional")
+    config = dap.TrainConfig(**{"steps": 60, "learning_rate": 1e-2, "batch_size": 8, **config})
+    options = {"validation": validation, "watch": watch, "checkpoint": checkpoint, "on_step": on_step}
+    return dap.train(model, SOURCES, config, objective=objective, checkpoint_every=4, **options)
+
+
+def weights_of(dense):
+    return dense.model.state_dict()
+
+
+def same(one, other) -> bool:
+    return all(torch.equal(tensor, other[name]) for name, tensor in one.items())
 
 
 def test_learns_and_is_left_in_eval_mode():
-    model, losses = trained(steps=150)
-    assert sum(losses[-10:]) < 0.9 * sum(losses[:10])
+    dense = trained(steps=150)
+    assert sum(dense.losses[-10:]) < 0.9 * sum(dense.losses[:10])
     before = sum(accuracy(make_model("convolutional"), data) for data in SOURCES.values())
-    assert sum(accuracy(model, data) for data in SOURCES.values()) > before
-    assert not any(module.training for module in model.modules())
+    assert sum(accuracy(dense.model, data) for data in SOURCES.values()) > before
+    assert not any(module.training for module in dense.model.modules())
 
 
 @pytest.mark.parametrize("freeze", [True, False])
 def test_norms_are_frozen_on_request(freeze):
-    model, _ = trained(steps=3, freeze_norms=freeze)
+    model = trained(steps=3, freeze_norms=freeze).model
     statistics = make_model("convolutional").get_buffer("1.running_mean")
     assert torch.equal(model.get_buffer("1.running_mean"), statistics) == freeze
 
 
-def test_same_seed_same_bits():
-    first, second, other = trained(steps=5)[0], trained(steps=5)[0], trained(steps=5, seed=1)[0]
-    weights = [model.get_parameter("0.weight") for model in (first, second, other)]
-    assert torch.equal(weights[0], weights[1])
-    assert not torch.equal(weights[0], weights[2])
+def test_same_seed_same_bits_whatever_was_drawn_before():
+    first = weights_of(trained(steps=5))
+    torch.rand(7)
+    assert same(first, weights_of(trained(steps=5)))  # dropout included
+    assert not same(first, weights_of(trained(steps=5, seed=1)))
 
 
-def test_a_loss_that_runs_away_is_named():
-    with pytest.raises(DapError, match="at step .* of dense training: lower the learning rate"):
-        trained(learning_rate=1e20)
+def test_the_callers_randomness_goes_on():
+    torch.manual_seed(5)
+    expected = torch.rand(3)
+    torch.manual_seed(5)
+    model = make_model("tied")
+    torch.manual_seed(5)
+    trained(model, steps=2)
+    assert torch.equal(torch.rand(3), expected)
+
+
+@pytest.mark.parametrize("name", OBJECTIVES)
+def test_a_run_that_broke_goes_on_to_the_same_bits(name, tmp_path):
+    options = {"steps": 12, "validation": OTHERS, "watch": {"target": OTHERS["domain 0"]}, "check_every": 5}
+    expected = trained(make_classifier(), OBJECTIVES[name](), **options)
+    for stop in (3, 10):
+
+        def broken(stats, stop=stop):
+            if stats.step == stop:
+                raise OSError("the lamp went out")
+
+        with pytest.raises(OSError, match="lamp"):
+            trained(make_classifier(), OBJECTIVES[name](), checkpoint=tmp_path / "run", on_step=broken, **options)
+    resumed = trained(make_classifier(), OBJECTIVES[name](), checkpoint=tmp_path / "run", **options)
+    assert resumed.losses == expected.losses
+    assert resumed.scores == expected.scores
+    assert resumed.watched == expected.watched
+    assert resumed.selected == expected.selected
+    assert same(weights_of(expected), weights_of(resumed))
+    assert same(expected.objective.state_dict(), resumed.objective.state_dict())
+
+
+def test_killed_at_random_steps_and_resumed_it_ends_with_the_same_bits(tmp_path):
+    steps = sorted(random.Random(1).sample(range(4, 38), 2))
+    printed = kill_at(steps, "dense", tmp_path / "run.safetensors", tmp_path / "model.safetensors")
+    assert int(printed[0]) > steps[-1] - 4  # it went on, it did not start again
+    expected = train_killable(None)
+    assert same(safetensors.torch.load_file(tmp_path / "model.safetensors"), weights_of(expected))
+    assert expected.selected > steps[0]
+
+
+def test_the_best_on_source_validation_is_kept_and_the_target_has_no_say():
+    dense = trained(steps=40, validation=OTHERS, check_every=5)
+    best = max(dense.scores, key=lambda score: (score.mean_accuracy, -score.step))
+    assert [score.step for score in dense.scores] == [1, 6, 11, 16, 21, 26, 31, 36, 40]
+    assert dense.selected == best.step < 40
+    assert {name: accuracy(dense.model, data) for name, data in OTHERS.items()} == best.accuracy
+    watched = trained(steps=40, validation=OTHERS, check_every=5, watch=SOURCES)
+    assert same(weights_of(dense), weights_of(watched))
+    assert len(watched.watched) == len(watched.scores)
+    last = trained(steps=40)
+    assert last.selected == 40
+    assert not same(weights_of(dense), weights_of(last))
+
+
+def test_swad_stops_when_its_valley_is_over():
+    steep = {"a": TensorDataset(*make_batches(size=30, seed=9)["domain 0"])}  # soon overfitted
+    dense = trained(steps=400, validation=steep, check_every=2, swad=dap.SwadConfig(tolerance=0.02), learning_rate=3e-2)
+    assert len(dense.losses) < 400
+    assert dense.selected < len(dense.losses)
+
+
+def test_a_checkpoint_of_another_run_is_refused(tmp_path):
+    trained(steps=4, checkpoint=tmp_path / "run")
+    with pytest.raises(DapError, match="belongs to a run with config learning_rate=0.01: remove it"):
+        trained(steps=4, learning_rate=1e-3, checkpoint=tmp_path / "run")
+    with pytest.raises(DapError, match="belongs to a run with objective Erm"):
+        trained(steps=4, objective=dap.objectives.Irm(), checkpoint=tmp_path / "run")
+    with pytest.raises(DapError, match="belongs to a run with another model"):
+        trained(make_classifier(), steps=4, checkpoint=tmp_path / "run")
+    (tmp_path / "run").write_bytes(b"not a checkpoint")
+    with pytest.raises(DapError, match="is damaged or not a checkpoint"):
+        trained(steps=4, checkpoint=tmp_path / "run")
+
+
+def test_bf16_trains_in_float32_weights():
+    engine = dap.Engine(precision=lambda: torch.autocast("cpu", torch.bfloat16))
+    config = dap.TrainConfig(steps=30, learning_rate=1e-2, batch_size=8)
+    model = make_classifier()
+    dense = dap.train(model, SOURCES, config, objective=dap.objectives.Coral(), engine=engine)
+    exact = dap.train(make_classifier(), SOURCES, config, objective=dap.objectives.Coral())
+    assert all(weight.dtype == torch.float32 for weight in model.parameters())
+    assert dense.losses != exact.losses
+    assert dense.losses == pytest.approx(exact.losses, rel=0.05)
+
+
+def test_a_loss_that_runs_away_is_named_and_nothing_is_lost(tmp_path):
+    with pytest.raises(DapError, match=r"step \d+ of dense training: the loss is (nan|inf)"):
+        trained(learning_rate=1e20, checkpoint=tmp_path / "run")
+    assert (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        ({"steps": 0}, "steps is 0"),
+        ({"learning_rate": 0.0}, "learning_rate is 0.0; it must be above 0"),
+        ({"weight_decay": -1.0}, "weight_decay is -1.0"),
+        ({"schedule": "linear"}, "schedule is 'linear'; choose constant or cosine"),
+        ({"swad": dap.SwadConfig()}, "SWAD watches the validation loss: give held-out images"),
+        ({"swad": dap.SwadConfig(converge=7), "validation": OTHERS}, "swad.converge must be"),
+    ],
+)
+def test_wrong_options_are_named(config, message):
+    with pytest.raises(DapError, match=message):
+        trained(**config)
+
+
+def test_a_suites_values_are_the_papers():
+    assert dap.TrainConfig.for_suite("PACS") == dap.TrainConfig()
+    assert dap.TrainConfig.for_suite("DomainNet", "miro").steps == 15_001
+    vlcs = dap.TrainConfig.for_suite("VLCS", swad=dap.SwadConfig())
+    assert (vlcs.check_every, vlcs.swad) == (50, dap.SwadConfig(tolerance=0.2))
+    assert dap.TrainConfig.for_suite("DomainNet", swad=dap.SwadConfig(), steps=7).steps == 7

@@ -3,17 +3,22 @@
 import signal
 import threading
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
+from itertools import count
 from types import SimpleNamespace
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import torch
 
 from dap.errors import DapError
 from dap.objectives.objective import Batches
 from dap.parallel import ALONE, Ranks
-from dap.sources import Source, batch_stream, to_device
+from dap.sources import Source, batch_stream, draws_alone, to_device
+
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -30,24 +35,20 @@ class Engine:
         return self.ranks.rank == 0
 
 
-def launch(
-    devices: int | str = 1, nodes: int = 1, precision: str = "32-true", accelerator: str = "auto", spawn: bool = False
-) -> Engine:
-    """Start `devices` processes on each of `nodes` machines (with Lightning Fabric); each goes on from here.
+def launch(devices: int | str = 1, nodes: int = 1, precision: str = "32-true", accelerator: str = "auto") -> Engine:
+    """Start `devices` processes on each of `nodes` machines, with Lightning Fabric; each of them goes on from here.
 
-    Unless `spawn`, they are started by running the program's own command again, so call it early. Under torchrun or
-    Slurm, which start the processes themselves, they only find each other.
+    They are started by running the program's own command again, so call it early. Under torchrun or Slurm, which start
+    processes themselves, they only find each other. `precision="bf16-mixed"` runs in bfloat16 where it is safe.
     """
     from lightning_fabric import Fabric  # seconds to import
 
-    many = nodes > 1 or str(devices) not in ("1", "auto", "-1") or devices == -1
     try:
         fabric = Fabric(
             accelerator=accelerator,
             devices=devices,
             num_nodes=nodes,
             precision=precision,  # pyright: ignore[reportArgumentType]  # checked there
-            strategy=("ddp_spawn" if spawn else "ddp") if many else "auto",
         )
     except (ValueError, RuntimeError, TypeError) as error:
         raise DapError(f"cannot run on devices={devices}, nodes={nodes}, precision={precision}: {error}") from None
@@ -91,6 +92,9 @@ def run(
         domain: batch_stream(domain, source, batch_size, seed, job.steps_done, engine.ranks)
         for domain, source in sources.items()
     }
+    steps = ({domain: next(stream) for domain, stream in streams.items()} for _ in count())
+    if device.type != "cpu" and all(map(draws_alone, sources.values())):
+        steps = ahead(steps)  # on a CPU the step itself needs the cores
     saved = whole = job.steps_done  # whole: the last step that was done to its end, evaluation included
 
     def save() -> None:
@@ -103,7 +107,7 @@ def run(
     with _interruptible() as interrupt:
         try:
             while not (job.finished or engine.ranks.agree(interrupt.requested)):
-                batches = to_device({domain: next(stream) for domain, stream in streams.items()}, device)
+                batches = to_device(next(steps), device)
                 with engine.precision():
                     stats = job.step(batches)
                 whole = job.steps_done
@@ -118,6 +122,16 @@ def run(
                 raise
         save()
     return not job.finished
+
+
+def ahead(items: Iterator[T]) -> Iterator[T]:
+    """The same items, each made in the background while the one before is in use."""
+    with ThreadPoolExecutor(1) as thread:
+        coming = thread.submit(next, items)
+        while True:
+            item = coming.result()
+            coming = thread.submit(next, items)
+            yield item
 
 
 @contextmanager

@@ -20,7 +20,7 @@ from dap.masks import Masks
 from dap.objectives import Objective
 from dap.objectives.objective import Batches, Loss
 from dap.pruner import Pruner, StepStats
-from dap.sources import Source, iter_once
+from dap.sources import Source, check_held_out
 
 
 @dataclass(frozen=True)
@@ -150,17 +150,18 @@ class _Learning:
         if not (reached or due):
             return None
         masks = path.pruner.masks()
-        sparse = bake(path.pruner.masked.model, masks) if self.validation else None
-        scores = {
-            domain: accuracy(sparse, held_out, ranks=path.pruner.ranks)
-            for domain, held_out in (self.validation.items() if sparse else ())
-        }
+        scores = self._validate(masks) if self.validation else {}
         hard_loss = _hard_loss(path.pruner, masks, batches)
         snapshot = Snapshot(stats.step, masks, relaxed_loss=stats.loss, hard_loss=hard_loss, validation=scores)
         path.snapshots |= dict.fromkeys(reached, snapshot)
         if self.validation and (path.best is None or _merit(snapshot) >= _merit(path.best)):
             path.best = snapshot
         return snapshot
+
+    def _validate(self, masks: Masks) -> dict[str, float]:
+        pruner = self.path.pruner
+        sparse = bake(pruner.masked.model, masks)
+        return {domain: accuracy(sparse, data, ranks=pruner.ranks) for domain, data in self.validation.items()}
 
     def save(self) -> None:
         if self.checkpoint is not None:
@@ -182,9 +183,7 @@ def _check(
         if not 0 < milestone <= pruner.config.target_sparsity:
             target = pruner.config.target_sparsity
             raise DapError(f"milestone {milestone} is out of reach: it must lie between 0 and target_sparsity={target}")
-    for domain, held_out in validation.items():
-        if iter_once(held_out) or (hasattr(held_out, "__len__") and len(held_out) == 0):
-            raise DapError(f"the validation of domain {domain!r} is empty or can be read only once: give a dataset")
+    check_held_out(validation)
     for name, every in {"eval_every": eval_every, "checkpoint_every": checkpoint_every}.items():
         if every is not None and every < 1:
             raise DapError(f"{name} is {every}; it must be at least 1")
@@ -202,8 +201,13 @@ def _hard_loss(pruner: Pruner, masks: Masks, batches: Batches) -> float:
 # ---- resume
 
 
-def _fingerprint(pruner: Pruner) -> dict[str, int]:
-    return {name: checksum(parameter) for name, parameter in pruner.masked.model.state_dict().items()}
+def _fingerprint(module: nn.Module) -> dict[str, int]:
+    return {name: checksum(tensor) for name, tensor in module.state_dict().items()}
+
+
+def _identity(pruner: Pruner) -> dict[str, Any]:
+    objective = [type(pruner.objective).__name__, _fingerprint(pruner.objective)]
+    return {"model": _fingerprint(pruner.masked.model), "objective": objective}
 
 
 def _save(path: MaskPath, checkpoint: str | Path, domains: list[str]) -> None:
@@ -216,7 +220,7 @@ def _save(path: MaskPath, checkpoint: str | Path, domains: list[str]) -> None:
     for key, shot in snapshots.items():
         tensors[f"masks.{key}"] = torch.from_numpy(np.frombuffer(shot.masks.to_bytes(), np.uint8).copy())
         rows[key] = [shot.step, shot.relaxed_loss, shot.hard_loss, shot.validation]
-    values = {"pruner": state, "model": _fingerprint(path.pruner), "domains": domains}
+    values = {"pruner": state, "domains": domains} | _identity(path.pruner)
     values |= {"snapshots": rows, "history": path.history}
     save_state(checkpoint, tensors, values)
 
@@ -225,12 +229,14 @@ def _restore(path: MaskPath, checkpoint: str | Path, domains: list[str]) -> None
     tensors, values = load_state(checkpoint)
     if values["domains"] != domains:
         raise DapError(f"{checkpoint} belongs to a run on domains {values['domains']}: remove it to start again")
-    ours = _fingerprint(path.pruner)
+    ours, theirs = _identity(path.pruner), values["model"]
     state = {name.removeprefix("pruner."): t for name, t in tensors.items() if name.startswith("pruner.")}
     path.pruner.load_state_dict({**values["pruner"], "tensors": state})
-    for name in {**ours, **values["model"]}:
-        if ours.get(name) != values["model"].get(name):
+    for name in {**ours["model"], **theirs}:
+        if ours["model"].get(name) != theirs.get(name):
             raise DapError(f"{checkpoint} belongs to another model ({name} differs): remove it to start again")
+    if ours["objective"] != values["objective"]:
+        raise DapError(f"{checkpoint} belongs to another objective, {values['objective'][0]}: remove it to start again")
     path.history = values["history"]
     for key, (step, relaxed_loss, hard_loss, accuracies) in values["snapshots"].items():
         masks = Masks.from_bytes(tensors[f"masks.{key}"].numpy().tobytes(), str(checkpoint))

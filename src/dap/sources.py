@@ -29,6 +29,18 @@ def iter_once(source: Source) -> bool:
     return not is_dataset(source) and iter(source) is source
 
 
+def check_held_out(validation: Mapping[str, Source]) -> None:
+    """Refuse what cannot be evaluated again and again."""
+    for domain, held_out in validation.items():
+        if iter_once(held_out) or (hasattr(held_out, "__len__") and len(held_out) == 0):
+            raise DapError(f"the validation of domain {domain!r} is empty or can be read only once: give a dataset")
+
+
+def draws_alone(source: Source) -> bool:
+    """Whether drawing from it leaves the global random state alone, so that another thread may do it."""
+    return isinstance(source, TensorDataset) or hasattr(source, "batch")
+
+
 def batch_stream(
     domain: str, source: Source, batch_size: int, seed: int, start: int = 0, ranks: Ranks = ALONE
 ) -> Iterator[Batch]:

@@ -18,7 +18,7 @@ from dap.objectives import Erm, Objective
 from dap.objectives.objective import Batches
 from dap.outputs import Outputs
 from dap.selection import SourceScore, training_domain_validation
-from dap.sources import Source, batch_stream, iter_once
+from dap.sources import Source, batch_stream, check_held_out, iter_once
 from dap.trainer import Trainer, TrainStats, under
 
 
@@ -211,6 +211,4 @@ def _check(
         raise DapError(f"checkpoint_every is {checkpoint_every}; it must be at least 1")
     if config.swad is not None and not validation:
         raise DapError("SWAD watches the validation loss: give held-out images of the source domains")
-    for domain, held_out in validation.items():
-        if iter_once(held_out) or (hasattr(held_out, "__len__") and len(held_out) == 0):
-            raise DapError(f"the validation of domain {domain!r} is empty or can be read only once: give a dataset")
+    check_held_out(validation)

@@ -45,7 +45,8 @@ class Dann(Objective):
     ):
         super().__init__()
         self.weight, self.discriminator_steps, self.gradient_penalty = weight, discriminator_steps, gradient_penalty
-        self.width, self.depth, self.dropout, self.rate = width, depth, dropout, discriminator_rate
+        self.beta1, self.width, self.depth, self.dropout = beta1, width, depth, dropout
+        self.discriminator_rate = discriminator_rate
         self.betas = (beta1, 0.9)
         self.domains: tuple[str, ...] = ()
 
@@ -65,7 +66,7 @@ class Dann(Objective):
         return "model" if step % (1 + self.discriminator_steps) == self.discriminator_steps else "learned"
 
     def learning_rate(self, base: float) -> float:
-        return base if self.rate is None else self.rate
+        return base if self.discriminator_rate is None else self.discriminator_rate
 
     def forward(self, outputs: Mapping[str, Outputs], labels: Mapping[str, Tensor]) -> Tensor:
         if tuple(outputs) != self.domains:

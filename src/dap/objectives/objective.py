@@ -1,7 +1,8 @@
 """What an objective is."""
 
+import inspect
 from collections.abc import Callable, Mapping
-from typing import ClassVar, Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -39,6 +40,9 @@ class Objective(nn.Module):
 
     betas: tuple[float, float] = (0.9, 0.999)  # of Adam
     step: int | None = None  # of dense training, from 1 on; None: training is over, nothing is learned any more
+
+    def __init__(self) -> None:
+        super().__init__()
 
     def prepare(self, model: nn.Module, domains: tuple[str, ...], classes: int) -> None:
         """Make what is learned beside the model, before training or before a saved state is loaded."""
@@ -81,6 +85,10 @@ class Objective(nn.Module):
     def of(loss: "Loss | Objective") -> "Objective":
         """Any function of outputs and labels as an objective."""
         return loss if isinstance(loss, Objective) else _Plain(loss)
+
+    def options(self) -> dict[str, Any]:
+        """The arguments it was made with, each of which is an attribute of the same name."""
+        return {name: getattr(self, name) for name in inspect.signature(type(self)).parameters}
 
     def learned(self) -> dict[str, nn.Parameter]:
         return {name: parameter for name, parameter in self.named_parameters() if parameter.requires_grad}

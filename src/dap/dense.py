@@ -1,0 +1,45 @@
+"""A dense model on disk, with the objective it was trained with: what mask learning starts from."""
+
+from dataclasses import replace
+from pathlib import Path
+
+from dap.checkpoints import load_state, save_state
+from dap.errors import DapError
+from dap.models import Classifier, ModelCard, load_classifier, save_classifier
+from dap.objectives import OBJECTIVES, Objective
+
+MODEL, OBJECTIVE = "model.safetensors", "objective.safetensors"
+
+
+def save_dense(
+    folder: str | Path, model: Classifier, objective: Objective, domains: tuple[str, ...], card: ModelCard
+) -> None:
+    """Write the model, and what its objective learned on the source `domains` beside it.
+
+    >>> save_dense("runs/dense", model, dense.objective, ("art", "photo"), ModelCard(suite.classes, pixels=224))
+    """
+    name = next((name for name, kind in OBJECTIVES.items() if type(objective) is kind), None)
+    if name is None:
+        raise DapError(f"{type(objective).__name__} is not in dap.objectives.OBJECTIVES: add it, to find it again")
+    values = {"objective": name, "options": objective.options(), "domains": list(domains), "classes": model.classes}
+    tensors = {key: tensor.cpu() for key, tensor in objective.state_dict().items()}
+    save_state(Path(folder) / OBJECTIVE, tensors, values)
+    save_classifier(model, Path(folder) / MODEL, replace(card, notes={**card.notes, "sources": list(domains)}))
+
+
+def load_dense(folder: str | Path) -> tuple[Classifier, Objective, ModelCard]:
+    """What `save_dense` wrote: the model, and its objective as training left it.
+
+    >>> model, objective, card = load_dense("runs/dense")
+    >>> path = learn_masks(model, sources, objective=objective)
+    """
+    folder = Path(folder)
+    for part in (MODEL, OBJECTIVE):
+        if not (folder / part).is_file():
+            raise DapError(f"no {part} in {folder}: give the folder of a finished dense training")
+    model, card = load_classifier(folder / MODEL)
+    tensors, values = load_state(folder / OBJECTIVE)
+    objective = OBJECTIVES[values["objective"]](**values["options"])
+    objective.prepare(model, tuple(values["domains"]), values["classes"])
+    objective.load_state_dict(tensors)
+    return model, objective, card

@@ -1,0 +1,71 @@
+"""Training and mask learning by several processes: `python ranked.py <devices> <folder>`.
+
+Each rank writes what it ended with.
+"""
+
+import sys
+from pathlib import Path
+
+sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1] / "benchmarks")]
+
+import torch
+from torch.utils.data import Dataset, TensorDataset
+
+import dap
+from conftest import make_batches, make_classifier
+from dap.checkpoints import save_state
+from dap.objectives import OBJECTIVES
+
+# Objectives by the name of their run. With free norms each rank sees statistics of its own, so that only ranks agree.
+RUNS = {name: name for name in OBJECTIVES} | {"free norms": "coral"}
+
+
+class Noisy(Dataset):
+    """A dataset with random transforms of its own."""
+
+    def __init__(self, images: torch.Tensor, labels: torch.Tensor):
+        self.images, self.labels = images, labels
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, torch.Tensor]:
+        return self.images[index] + 0.1 * torch.randn(self.images[index].shape), self.labels[index]
+
+
+SOURCES = {name: Noisy(*batch) for name, batch in make_batches(size=40).items()}
+HELD_OUT = {name: TensorDataset(*batch) for name, batch in make_batches(size=21, seed=1).items()}
+
+
+def main(devices: int, folder: Path) -> None:
+    torch.set_num_threads(1)
+    engine = dap.launch(devices=devices, accelerator="cpu")
+    torch.manual_seed(engine.ranks.rank)  # a rank must not depend on its process's own randomness
+    tensors, values = {}, {}
+    for name, objective in RUNS.items():
+        model = make_classifier()
+        torch.manual_seed(engine.ranks.rank)
+        dense = dap.train(
+            model,
+            SOURCES,
+            dap.TrainConfig(steps=8, learning_rate=1e-3, batch_size=8, check_every=3, freeze_norms=name == objective),
+            objective=OBJECTIVES[objective](),
+            validation=HELD_OUT,
+            checkpoint=folder / f"{devices}-{name}.safetensors",
+            engine=engine,
+        )
+        config = dap.PruneConfig(steps=10, target_sparsity=0.8, f_update=2, batch_size=8)
+        path = dap.learn_masks(
+            model, SOURCES, config, objective=dense.objective, validation=HELD_OUT, eval_every=4, engine=engine
+        )
+        assert path.pruner.sensitivity is not None
+        tensors |= {f"{name}.model.{key}": value for key, value in model.state_dict().items()}
+        tensors |= {f"{name}.logits": path.pruner.effective, f"{name}.sensitivity": path.pruner.sensitivity}
+        tensors |= {f"{name}.masks.{key}": value for key, value in path.masks.items()}
+        values[name] = {"losses": dense.losses, "validation": [score.accuracy for score in dense.scores]}
+        values[name] |= {"history": path.history}
+    save_state(folder / f"{devices}-rank-{engine.ranks.rank}", tensors, values)
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), Path(sys.argv[2]))

@@ -1,0 +1,60 @@
+"""Two processes do what one does."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from dap.checkpoints import load_state
+from dap.errors import DapError
+from dap.parallel import Ranks
+from ranked import RUNS
+
+
+@pytest.fixture(scope="module")
+def ended(tmp_path_factory):
+    """What one process, and each of two, ended with: tensors and values."""
+    folder = tmp_path_factory.mktemp("ranks")
+    for devices in (1, 2):
+        command = [sys.executable, str(Path(__file__).with_name("ranked.py")), str(devices), str(folder)]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+        assert done.returncode == 0, done.stderr[-3000:]
+    return {name: load_state(folder / name) for name in ("1-rank-0", "2-rank-0", "2-rank-1")}
+
+
+def test_ranks_end_with_the_same_bits(ended):
+    (first, one), (second, two) = ended["2-rank-0"], ended["2-rank-1"]
+    assert set(first) == set(second)
+    for name, tensor in first.items():
+        assert torch.equal(tensor, second[name]), name
+    assert one == two
+
+
+@pytest.mark.parametrize("name", [name for name, objective in RUNS.items() if name == objective])
+def test_two_processes_follow_one(ended, name):
+    alone, together = ended["1-rank-0"], ended["2-rank-0"]
+    assert together[1][name]["losses"] == pytest.approx(alone[1][name]["losses"], rel=1e-4)
+    assert together[1][name]["validation"][0] == alone[1][name]["validation"][0]
+    for step in (0, 4):
+        found, expected = together[1][name]["history"][step], alone[1][name]["history"][step]
+        assert found["loss"] == pytest.approx(expected["loss"], rel=1e-3)
+    ours, theirs = together[0][f"{name}.logits"], alone[0][f"{name}.logits"]
+    assert (ours > 0).eq(theirs > 0).float().mean() > 0.97
+    assert together[0][f"{name}.sensitivity"].eq(alone[0][f"{name}.sensitivity"]).float().mean() > 0.97
+
+
+def test_shares_are_the_batch_in_order():
+    parts = [list(range(6))[Ranks(rank, 3).share(6)] for rank in range(3)]
+    assert parts == [[0, 1], [2, 3], [4, 5]]
+    with pytest.raises(DapError, match="a batch of 7 does not divide among 2 processes: choose a multiple"):
+        Ranks(0, 2).share(7)
+
+
+def test_alone_nothing_is_exchanged():
+    tensor = torch.ones(3)
+    Ranks().sum_([tensor])
+    assert Ranks().gather(tensor) is tensor
+    assert Ranks().totals(1.0, 2.0) == [1.0, 2.0]
+    assert not Ranks().agree(False)
