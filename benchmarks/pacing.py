@@ -21,7 +21,7 @@ from dap.allocation import global_masks
 from dap.criteria import CRITERIA
 from dap.data import split
 from dap.evaluation import accuracy
-from pacs import DOMAINS, pacs, resnet
+from pacs import DOMAINS, pacs, resnet18
 
 SPARSITIES = (0.2, 0.4, 0.6, 0.8, 0.9)
 
@@ -74,7 +74,7 @@ def main() -> None:
 def dense(args: argparse.Namespace, train: dict) -> torch.nn.Module:
     """ERM from ImageNet weights; trained once for each target, size and seed."""
     torch.manual_seed(args.seed)
-    model = resnet("resnet18", 7)
+    model = resnet18(7)
     file = Path(f"runs/pacing/dense-{args.target}-{args.pixels}-{args.dense_steps}-{args.seed}.safetensors")
     if not file.exists():
         dap.train(model, train, dap.TrainConfig(steps=args.dense_steps, batch_size=16, seed=args.seed))

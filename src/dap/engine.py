@@ -17,7 +17,6 @@ from dap.objectives.objective import Batches
 from dap.parallel import ALONE, Ranks
 from dap.sources import Source, batch_stream, draws_alone, to_device
 
-
 T = TypeVar("T")
 
 
