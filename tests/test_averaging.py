@@ -1,6 +1,7 @@
 """SWAD against its definition, told with the whole history at hand."""
 
 import json
+import signal
 from itertools import accumulate
 
 import pytest
@@ -10,7 +11,6 @@ from hypothesis import strategies as st
 from torch import nn
 from torch.utils.data import TensorDataset
 
-from conftest import make_batches
 from dap.averaging import Average, Swad
 from dap.config import SwadConfig, TrainConfig
 from dap.models.classifier import Classifier
@@ -81,7 +81,7 @@ def test_averages_the_segments_of_the_valley_each_once(history, config):
     found = valley(losses, config)
     if found is None:
         assert average == pytest.approx([means[-1], 1.0])
-        assert (swad.start, swad.end) == (None, None)
+        assert (swad.start, swad.end) == (None, ends[-1])
     else:
         inside = [means[place] for place in found]
         assert average == pytest.approx([sum(inside) / len(inside), 1.0])
@@ -127,13 +127,13 @@ def test_goes_on_from_a_state_to_the_same_bits(before, after, midway, config):
         # it, place 2 above. Then 9.0 forever: the window of six that begins at place 6 still holds 1.2.
         ([9.0, 3.0, 1.5, 1.4, 1.0, 1.1, 1.2] + [9.0] * 8, range(3, 7)),
         # Six above the threshold end it, although it comes back.
-        ([1.0, 1.0, 1.0] + [9.0] * 6 + [1.0] * 5, range(0, 3)),
+        ([1.0, 1.0, 1.0] + [9.0] * 6 + [1.0] * 5, range(3)),
         # Five do not.
-        ([1.0, 1.0, 1.0] + [9.0] * 5 + [1.0] * 5, range(0, 13)),
+        ([1.0, 1.0, 1.0] + [9.0] * 5 + [1.0] * 5, range(13)),
         # Up to three earlier ones, here of five below the threshold of 1.3.
         ([1.29, 1.28, 1.27, 1.26, 1.25, 1.0, 1.0, 1.0], range(2, 8)),
         # The tail is judged with what there is: places 3 and 4 see nothing below the threshold.
-        ([1.0, 1.0, 1.0, 9.0, 9.0], range(0, 3)),
+        ([1.0, 1.0, 1.0, 9.0, 9.0], range(3)),
         # Always falling: never converged.
         ([5.0, 4.0, 3.0, 2.0, 1.0], None),
         ([5.0], None),
@@ -172,17 +172,26 @@ def test_an_average_is_of_values_not_of_tensors_that_move():
 
 # ---- in training
 
-BATCHES = make_batches(size=24)
-SOURCES = {domain: TensorDataset(*batch) for domain, batch in BATCHES.items()}
-HELD_OUT = {domain: TensorDataset(*batch) for domain, batch in make_batches(size=24, seed=1).items()}
+
+def easy(seed: int, wrong: bool = False) -> dict[str, TensorDataset]:
+    """Classes that are quickly learnt; where some labels are `wrong`, a model soon is too sure of itself."""
+    generator, data = torch.Generator().manual_seed(seed), {}
+    for domain in ("a", "b", "c"):
+        labels = torch.randint(3, (20,), generator=generator)
+        images = torch.randn(20, 6, generator=generator) + 2 * torch.eye(6)[labels]
+        data[domain] = TensorDataset(images, (labels + (torch.arange(20) % 4 == 0)) % 3 if wrong else labels)
+    return data
+
+
+SOURCES, HELD_OUT = easy(0), easy(1, wrong=True)
 CONFIG_OF_RUN = TrainConfig(
-    steps=60, learning_rate=2e-3, batch_size=8, check_every=3, swad=SwadConfig(tolerance=0.03), seed=2
+    steps=60, learning_rate=2e-2, batch_size=8, check_every=3, swad=SwadConfig(tolerance=0.03), seed=2
 )
 
 
 def small_model() -> Classifier:
     torch.manual_seed(0)
-    return Classifier.of(nn.Sequential(nn.Flatten(), nn.Linear(192, 8), nn.BatchNorm1d(8), nn.ReLU()), nn.Linear(8, 3))
+    return Classifier.of(nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.ReLU()), nn.Linear(8, 3))
 
 
 def test_composed_with_coral_it_is_the_plain_average_of_the_weights_in_the_valley():
@@ -233,3 +242,19 @@ def test_a_run_that_was_broken_off_ends_with_the_same_average(tmp_path):
     assert resumed.selected == whole.selected
     for ours, theirs in zip(resumed.model.state_dict().values(), whole.model.state_dict().values(), strict=True):
         assert torch.equal(ours, theirs)
+
+
+def test_interrupted_before_the_valley_it_names_the_last_step_that_went_in():
+    model, recorded = small_model(), []
+
+    def interrupt(stats):
+        recorded.append(model.state_dict()["network.head.weight"].clone())
+        if stats.step == 9:
+            signal.raise_signal(signal.SIGINT)
+
+    dense = train(model, SOURCES, CONFIG_OF_RUN, validation=HELD_OUT, on_step=interrupt)
+    assert dense.interrupted
+    assert [score.step for score in dense.scores] == [1, 4, 7]
+    # The loss still falls: of the last segment, steps 5 to 7.
+    torch.testing.assert_close(model.state_dict()["network.head.weight"], sum(recorded[4:7]) / 3)
+    assert dense.selected == 7

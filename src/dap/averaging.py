@@ -1,5 +1,6 @@
 """SWAD (Cha et al., 2021): the average of the weights over the valley of the validation loss."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -7,6 +8,7 @@ from typing import Any
 from torch import Tensor
 
 from dap.config import SwadConfig
+from dap.errors import DapError
 
 Weights = dict[str, Tensor]
 
@@ -64,6 +66,8 @@ class Swad:
 
     def close(self, step: int, loss: float) -> None:
         """After every evaluation."""
+        if not math.isfinite(loss):
+            raise DapError(f"the validation loss is {loss} at step {step}: lower the learning rate")
         self.recent.append(Segment(self.segment.weights, step, loss))
         self.segment = Average()
         if self.over:
@@ -104,6 +108,7 @@ class Swad:
     def finish(self) -> Weights:
         """The average: what still waits is judged by what is there. Without a valley, the last segment."""
         if self.walls is None:
+            self.end = self.recent[-1].end if self.recent else None
             return self.recent[-1].weights if self.recent else self.segment.weights
         while self.recent and not self.over:
             self._judge()

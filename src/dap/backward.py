@@ -38,7 +38,7 @@ def task_gradient(
             outputs, labels = forward(partial(network, leaves), objective, batches, joint=_fill_one_pass(batches))
         if leaves:
             _check_graph(outputs)
-        loss = objective(*_whole(objective, outputs, labels, ranks))
+        loss = loss_from(objective, outputs, labels, ranks)
     learned = objective.learned() if objective.step is not None else {}
     gradients = _gradients([loss], None, {**leaves, **{f"learned {name}": value for name, value in learned.items()}})
     ours = {name: gradients[name] for name in leaves}
@@ -62,7 +62,7 @@ def domain_gradients(
             domain: output.replaced([tensor.detach().requires_grad_() for tensor in output.tensors()])
             for domain, output in outputs.items()
         }
-        loss = objective(*_whole(objective, cut, labels, ranks))
+        loss = loss_from(objective, cut, labels, ranks)
     value = _value(loss, ranks)
     edges = [tensor for output in cut.values() for tensor in output.tensors()]
     at_edges = dict(zip(map(id, edges), torch.autograd.grad(loss, edges, allow_unused=True), strict=True))
@@ -83,8 +83,8 @@ def loss_of(network: Network, objective: Objective, weights: Weights, batches: B
     """The loss alone."""
     with torch.no_grad():
         outputs, labels = forward(partial(network, weights), objective, batches, joint=True)
-        outputs, labels = _whole(objective, outputs, labels, ranks)
-    loss = objective(outputs, labels)  # with gradients: an objective may take its own inside
+    with torch.enable_grad():  # an objective may take gradients of its own inside
+        loss = loss_from(objective, outputs, labels, ranks)
     return ranks.totals(loss.item())[0] / ranks.size
 
 
@@ -110,14 +110,16 @@ def forward(
     return outputs, labels
 
 
-def _whole(
-    objective: Objective, outputs: Mapping[str, Outputs], labels: Mapping[str, Tensor], ranks: Ranks
-) -> tuple[Mapping[str, Outputs], Mapping[str, Tensor]]:
-    """What the loss is computed from: all ranks' outputs, unless its mean over the ranks will do."""
-    if objective.separable or ranks.size == 1:
-        return outputs, labels
-    gathered = {domain: output.mapped(ranks.gather) for domain, output in outputs.items()}
-    return gathered, {domain: ranks.gather(label) for domain, label in labels.items()}
+def loss_from(
+    objective: Objective, outputs: Mapping[str, Outputs], labels: Mapping[str, Tensor], ranks: Ranks = ALONE
+) -> Tensor:
+    """The loss of all ranks' outputs or, if its mean over the ranks will do, of our own."""
+    if ranks.size > 1 and not objective.separable:
+        outputs = {domain: output.mapped(ranks.gather) for domain, output in outputs.items()}
+        labels = {domain: ranks.gather(label) for domain, label in labels.items()}
+    # In full precision: a loss is cheap, and distances and covariances need the digits.
+    with torch.autocast(next(iter(labels.values())).device.type, enabled=False):
+        return objective(outputs, labels)
 
 
 def _fill_one_pass(batches: Batches) -> bool:

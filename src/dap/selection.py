@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import fsum
 from typing import TypeVar
 
 from dap.errors import DapError
@@ -19,11 +20,11 @@ class SourceScore:
 
     @property
     def mean_accuracy(self) -> float:
-        return sum(self.accuracy.values()) / len(self.accuracy)
+        return fsum(self.accuracy.values()) / len(self.accuracy)  # whatever the order of the domains
 
     @property
     def mean_loss(self) -> float:
-        return sum(self.loss.values()) / len(self.loss)
+        return fsum(self.loss.values()) / len(self.loss)
 
 
 @dataclass(frozen=True)
@@ -57,9 +58,11 @@ def leave_one_domain_out(settings: Mapping[Setting, Sequence[LeftOutScore]]) -> 
     if not settings:
         raise DapError("there is no setting to choose from")
     expected = {score.left_out for scores in settings.values() for score in scores}
+    if not expected:
+        raise DapError("no run left a source domain out: train one for each source domain")
     for setting, scores in settings.items():
         found = [score.left_out for score in scores]
         if sorted(found) != sorted(expected):
             missing = sorted(expected - set(found)) or "one twice"
             raise DapError(f"setting {setting!r} needs every source domain left out once; missing: {missing}")
-    return max(settings, key=lambda setting: sum(score.accuracy for score in settings[setting]))
+    return max(settings, key=lambda setting: fsum(score.accuracy for score in settings[setting]))

@@ -33,7 +33,7 @@ class GroupDro(Objective):
                 f"train with it first, or load the state saved with the dense model"
             )
         losses = risks(outputs, labels)
-        if self.step is not None:
+        if self.step is not None and losses.isfinite().all():  # else the step fails, and q must not
             grown = self.q * (self.step_size * losses.detach()).exp()
             self.q = grown / grown.sum()
         return self.q @ losses

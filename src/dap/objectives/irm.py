@@ -5,6 +5,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
+from dap.errors import DapError
 from dap.objectives.objective import Objective, risks
 from dap.outputs import Outputs
 from dap.search import LogUniform
@@ -34,6 +35,8 @@ class Irm(Objective):
 
 
 def _penalty(logits: Tensor, labels: Tensor) -> Tensor:
+    if len(logits) < 2:
+        raise DapError("IRM needs at least two images of each domain in a batch: raise batch_size")
     # d/ds CE(s·z, y) at s = 1 is Σ_c p_c z_c − z_y: no second backward pass.
     own = logits.gather(1, labels[:, None]).squeeze(1)
     slope = (logits.softmax(1) * logits).sum(1) - own

@@ -49,6 +49,8 @@ class Miro(Objective):
 
     @torch.no_grad()
     def observe(self, inputs: Tensor) -> tuple[Tensor, ...]:
+        if "reference" not in self._modules:
+            raise DapError("MIRO has no reference: train with it first, or load the state saved with the dense model")
         return Outputs.of(self.reference(inputs, **asking(self.reference, self.needs))).stages
 
     def forward(self, outputs: Mapping[str, Outputs], labels: Mapping[str, Tensor]) -> Tensor:

@@ -24,6 +24,9 @@ class Mmd(Objective):
         return risks(outputs, labels).mean() + self.weight * pairwise(self._gap, outputs)
 
     def _gap(self, one: Tensor, other: Tensor) -> Tensor:
+        # Distances do not change, and small ones keep their digits when ‖a − b‖² is expanded.
+        centre = (one.mean(0) + other.mean(0)).detach() / 2
+        one, other = one - centre, other - centre
         return self._kernel(one, one) + self._kernel(other, other) - 2 * self._kernel(one, other)
 
     def _kernel(self, one: Tensor, other: Tensor) -> Tensor:
