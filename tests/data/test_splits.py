@@ -1,9 +1,15 @@
+import json
+
 import numpy as np
 import pytest
 import torch
+from domainbed_splits import FILE, SIZES, digest
 from torch.utils.data import Dataset, Subset, TensorDataset
 
-from dap.data import seed_hash, split
+from dap.data import Images, Suite, seed_hash, split, split_suite
+from dap.data.decoding import Decoded
+from dap.data.listing import Listing, Names
+from dap.errors import DapError
 
 
 class Squares(Dataset[int]):
@@ -77,3 +83,73 @@ def test_other_datasets_become_subsets() -> None:
 def test_impossible_holdout_is_refused(holdout: float) -> None:
     with pytest.raises(ValueError, match="between 0 and 1"):
         split(numbers(10), 0, 0, holdout)
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2])
+@pytest.mark.parametrize("domain_index", range(4))
+def test_splits_of_pacs_are_domainbeds(seed: int, domain_index: int) -> None:
+    domain, size = list(SIZES.items())[domain_index]
+    train, held_out = (part.tensors[0].tolist() for part in split(numbers(size), domain_index, seed))
+    assert {"train": digest(train), "held_out": digest(held_out)} == json.loads(FILE.read_text())[str(seed)][domain]
+
+
+def grouped(groups: dict[str, list[int]], unreadable: dict[str, list[int]] | None = None) -> Suite:
+    """A suite of images that are never opened, in these groups."""
+    domains = {}
+    for domain, numbers in groups.items():
+        names = Names(str(place) for place in range(len(numbers)))
+        listing = Listing(names, np.zeros(len(numbers), np.int32), np.array(numbers, np.int32), "", open)
+        readable = np.ones(len(numbers), bool)
+        readable[(unreadable or {}).get(domain, [])] = False
+        domains[domain] = Images(listing, Decoded(listing, 8, readable), np.arange(len(numbers)))
+    return Suite("grouped", ("class",), domains)
+
+
+def test_split_suite_counts_domains_from_zero_in_order() -> None:
+    suite = Suite("numbers", (), {"a": numbers(30), "b": numbers(30)})
+    parts = split_suite(suite, seed=3)
+    for index, domain in enumerate(suite.domains):
+        for ours, theirs in zip(parts[domain], split(suite.domains[domain], index, 3), strict=True):
+            assert torch.equal(ours[:][0], theirs[:][0])
+
+
+def test_skipped_images_leave_all_others_on_their_side() -> None:
+    suite, damaged = grouped({"a": [0] * 40}), grouped({"a": [0] * 40}, {"a": [3, 17, 21]})
+    for side, expected in zip(split(damaged.domains["a"], 0, 0), split(suite.domains["a"], 0, 0), strict=True):
+        assert side.names == [name for name in expected.names if name not in ("3", "17", "21")]
+        assert set(side.skipped) == {"3", "17", "21"} & set(expected.names)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_group_is_on_one_side_in_all_domains(seed: int) -> None:
+    random = np.random.default_rng(seed)
+    suite = grouped({domain: random.integers(0, 25, 60).tolist() for domain in "abc"})
+    parts = split_suite(suite, seed)
+    train, held_out = ({group for pair in parts.values() for group in pair[side].groups.tolist()} for side in (0, 1))
+    assert not train & held_out
+    for domain, (kept, out) in parts.items():
+        assert len(kept) + len(out) == 60
+        assert 0 < len(out) <= 12 or domain != "a"
+
+
+def test_groups_by_hand() -> None:
+    """Shuffled by the domain's own RandomState, taken in turn, passed over if too large; sides carry over."""
+    sizes = {0: 4, 1: 1, 2: 2, 3: 13}
+    suite = grouped({"a": [group for group, size in sizes.items() for _ in range(size)], "b": [2] * 8 + [7, 8]})
+    order = [0, 1, 2, 3]
+    np.random.RandomState(seed_hash(0, 0)).shuffle(order)
+    room, expected = 4, set()
+    for group in order:
+        if sizes[group] <= room:
+            expected.add(group)
+            room -= sizes[group]
+    parts = split_suite(suite, 0)
+    assert set(parts["a"][1].groups.tolist()) == expected
+    # Group 2 obeys its side in a, whatever its size in b.
+    assert (2 in parts["b"][1].groups) == (2 in expected)
+
+
+def test_one_group_only_cannot_be_split() -> None:
+    with pytest.raises(DapError, match="no group of 'a' is small enough"):
+        split_suite(grouped({"a": [5] * 20}), 0)
+    assert len(split_suite(grouped({"a": [5] * 20}), 0, holdout=0.0)["a"][1]) == 0

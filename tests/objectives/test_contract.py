@@ -124,7 +124,7 @@ def test_the_loss_does_not_depend_on_the_order_of_images(name):
 def test_the_loss_is_computed_in_full_precision_where_the_model_is_not(name):
     model, objective = trained(name)
     outputs, labels = outputs_of(model, objective, draw_batches(50))
-    if objective.needs == "features":  # as of a large network: many, and far from 0 for the distances between them
+    if name in ("coral", "mmd"):  # as of a large network: many, and far from 0 for the distances between them
         torch.manual_seed(0)
         wide = {domain: 0.5 + 0.05 * torch.randn(len(y), 64) for domain, y in labels.items()}
         outputs = {domain: output._replace(features=wide[domain]) for domain, output in outputs.items()}

@@ -1,8 +1,9 @@
-"""Images in several domains. A suite is a function that gives {domain name: dataset}."""
+"""Images in several domains: the public benchmarks, the built-in digits, and anybody's own folders and tables."""
 
+from dap.data.benchmarks import SUITES
 from dap.data.digits import DOMAINS, digits
-from dap.data.splits import seed_hash, split
+from dap.data.images import Images
+from dap.data.splits import seed_hash, split, split_suite
+from dap.data.suites import Suite, load_suite
 
-SUITES = {"digits": digits}
-
-__all__ = ["DOMAINS", "SUITES", "digits", "seed_hash", "split"]
+__all__ = ["DOMAINS", "SUITES", "Images", "Suite", "digits", "load_suite", "seed_hash", "split", "split_suite"]

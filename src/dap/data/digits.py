@@ -4,7 +4,6 @@ The digits are the 1797 that come with scikit-learn. Each of them belongs to one
 domain would show shapes that were seen in another look, and would measure memory instead of generalisation.
 """
 
-import os
 from contextlib import suppress
 from hashlib import sha256
 from pathlib import Path
@@ -17,6 +16,7 @@ from torch import Generator, Tensor
 from torch.nn import functional as F
 from torch.utils.data import TensorDataset
 
+from dap.data.cache import cache_folder
 from dap.files import write_atomic
 
 DOMAINS = ("outline", "plain", "rotated", "textured")
@@ -38,7 +38,7 @@ def digits(cache: Path | None = None) -> dict[str, TensorDataset]:
     >>> images.shape, labels.shape
     (torch.Size([449, 3, 32, 32]), torch.Size([449]))
     """
-    path = (cache or _cache_folder()) / f"digits-{RECIPE}.safetensors"
+    path = (cache or cache_folder()) / f"digits-{RECIPE}.safetensors"
     tensors = _read(path)
     if tensors is None:
         tensors = _build()
@@ -126,12 +126,6 @@ def _glyphs(scans: Tensor) -> Tensor:
     large = F.interpolate(scans, GLYPH, mode="bicubic", align_corners=False)
     crisp = (2.0 * large - 0.4).clamp(0, 1)
     return F.pad(crisp, [(SIDE - GLYPH) // 2] * 4)
-
-
-def _cache_folder() -> Path:
-    if chosen := os.environ.get("DAP_CACHE"):
-        return Path(chosen)
-    return Path(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")) / "dap"
 
 
 def _digest(tensors: dict[str, Tensor]) -> Tensor:
