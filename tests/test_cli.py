@@ -48,6 +48,7 @@ def test_check_of_a_damaged_suite(suite: Path, capsys: pytest.CaptureFixture[str
     assert main(["data", "check", str(suite)]) == 1
     assert "- photo/cat/0.png cannot be read" in capsys.readouterr().out
     assert main(["data", "check", str(suite), "--quick"]) == 0
+    assert "1 images, not decoded" in capsys.readouterr().out
 
 
 def test_json(suite: Path, capsys: pytest.CaptureFixture[str]) -> None:

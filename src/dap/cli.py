@@ -30,7 +30,8 @@ def data_check(suite: str, root: str | None = None, quick: bool = False, json: b
         return int(not check.whole)
     for domain, found in check.domains.items():
         expected = "" if found.expected is None else f" of {found.expected}"
-        print(f"{domain:20} {found.images:>7}{expected} images, {len(found.unreadable)} unreadable")
+        unreadable = "not decoded" if quick else f"{len(found.unreadable)} unreadable"
+        print(f"{domain:20} {found.images:>7}{expected} images, {unreadable}")
     for line in [*check.notes, *check.problems]:
         print(f"- {line}")
     print(f"{check.suite} is whole" if check.whole else f"{check.suite} is not whole")

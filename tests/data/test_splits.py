@@ -83,6 +83,8 @@ def test_other_datasets_become_subsets() -> None:
 def test_impossible_holdout_is_refused(holdout: float) -> None:
     with pytest.raises(ValueError, match="between 0 and 1"):
         split(numbers(10), 0, 0, holdout)
+    with pytest.raises(ValueError, match="between 0 and 1"):
+        split_suite(grouped({"a": [0, 1]}), 0, holdout)
 
 
 @pytest.mark.parametrize("seed", [0, 1, 2])

@@ -33,8 +33,7 @@ def split(
     >>> len(train), len(held_out)
     (360, 89)
     """
-    if not 0.0 <= holdout <= 1.0:
-        raise DapError(f"holdout is a share of the images, between 0 and 1, not {holdout}")
+    _refuse_impossible(holdout)
     order = np.arange(_listed(dataset))
     np.random.RandomState(seed_hash(seed, domain_index)).shuffle(order)
     held_out = int(holdout * len(order))
@@ -48,6 +47,7 @@ def split_suite(suite: Suite, seed: int, holdout: float = 0.2) -> dict[str, tupl
 
     >>> train, held_out = split_suite(load_suite("digits"), seed=0)["plain"]
     """
+    _refuse_impossible(holdout)
     sides: dict[int, bool] = {}
     parts: dict[str, tuple[Dataset[Any], Dataset[Any]]] = {}
     for index, (domain, dataset) in enumerate(suite.domains.items()):
@@ -89,6 +89,11 @@ def _split_groups(images: Images, seed: int, holdout: float, sides: dict[int, bo
             room -= sizes[group] * sides[group]
     held_out = np.array([sides[group] for group in groups.tolist()], bool)
     return images.with_listed(images.listed[~held_out]), images.with_listed(images.listed[held_out])
+
+
+def _refuse_impossible(holdout: float) -> None:
+    if not 0.0 <= holdout <= 1.0:
+        raise DapError(f"holdout is a share of the images, between 0 and 1, not {holdout}")
 
 
 def _listed(dataset: Dataset[Any]) -> int:

@@ -1,0 +1,154 @@
+"""Decoded images on disk: built once, by one process, resumed where it stopped, and never taken for whole before it is.
+
+A cache is a folder of two plain arrays, `pixels` and `sizes`. While it is built it has another name; the sizes of a
+block are written after its pixels are safely on disk, so that their number says how far the work has come.
+"""
+
+import errno
+import hashlib
+import os
+import shutil
+import sys
+import weakref
+from collections.abc import Iterable
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import BinaryIO
+
+import numpy as np
+from filelock import FileLock, Timeout
+
+from dap.data.decoding import decode_rows
+from dap.data.listing import Listing
+from dap.errors import DapError
+from dap.progress import progress
+
+# Part of the key: raise it with any change to what is stored.
+RECIPE = 1
+BLOCK_BYTES = 2**25
+SIZE_BYTES = 8  # height and width, int32
+REMEDY = (
+    "free some space, point cache= or $DAP_CACHE at another disk, use fewer pixels, or decode each time: cache=False"
+)
+
+
+def cache_folder() -> Path:
+    """`$DAP_CACHE`, else `$XDG_CACHE_HOME/dap`, else `~/.cache/dap`."""
+    if chosen := os.environ.get("DAP_CACHE"):
+        return Path(chosen)
+    return Path(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")) / "dap"
+
+
+class Cached:
+    """The images of a listing at (pixels, pixels), from disk. Reads what is asked for and keeps nothing of it.
+
+    Plain reads rather than a memory map: as fast once the system holds the file, in one request per image when it does
+    not, never counted as this process's memory, and a disk that fails is an error and not the end of the process.
+    """
+
+    def __init__(self, folder: Path, pixels: int) -> None:
+        self.folder, self.pixels = folder, pixels
+        self.sizes = np.fromfile(folder / "sizes", np.int32).reshape(-1, 2)
+        self._file = os.open(folder / "pixels", os.O_RDONLY)
+        weakref.finalize(self, os.close, self._file)
+        if os.fstat(self._file).st_size != len(self.sizes) * _bytes(pixels):
+            raise DapError(f"{folder} is damaged: delete it, and it is built again")
+
+    def __reduce__(self) -> tuple[type["Cached"], tuple[Path, int]]:
+        return Cached, (self.folder, self.pixels)
+
+    @property
+    def readable(self) -> np.ndarray:
+        return self.sizes[:, 0] > 0
+
+    def read(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Bytes [n, 3, pixels, pixels], and the originals' heights and widths [n, 2]."""
+        images = np.empty((len(rows), 3, self.pixels, self.pixels), np.uint8)
+        size = _bytes(self.pixels)
+        for image, row in zip(images, rows.tolist(), strict=True):
+            if os.preadv(self._file, [image.data], row * size) != size:
+                raise DapError(f"{self.folder} ends too early: delete it, and it is built again")
+        return images, self.sizes[rows]
+
+
+def require_space(listings: Iterable[Listing], pixels: int, folder: Path) -> None:
+    """Refuses to begin what would not fit on the disk: all of a suite that is not in `folder` yet."""
+    needed = 0
+    for listing in listings:
+        whole = _home(listing, pixels, folder)
+        if not whole.is_dir():
+            needed += (len(listing) - _finished(_partial(whole))) * _bytes(pixels)
+    there = next(parent for parent in (folder.absolute(), *folder.absolute().parents) if parent.is_dir())
+    free = shutil.disk_usage(there).free
+    if needed > free:
+        raise DapError(f"decoded images need {needed:,} bytes in {folder}, where {free:,} are free: {REMEDY}")
+
+
+def cached(listing: Listing, pixels: int, folder: Path, title: str) -> Cached:
+    """The cache of `listing` in `folder`, built if it is not there. Files that cannot be decoded have no size in it."""
+    whole = _home(listing, pixels, folder)
+    if not whole.is_dir():
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            with _lock(whole.with_suffix(".lock"), title):
+                if not whole.is_dir():
+                    _build(listing, pixels, _partial(whole), title)
+                    os.replace(_partial(whole), whole)
+        except OSError as error:
+            what = f"the disk of {folder} is full" if error.errno == errno.ENOSPC else f"cannot write to {folder}"
+            raise DapError(f"{what} ({error.strerror}): {REMEDY}") from None
+    return Cached(whole, pixels)
+
+
+def _home(listing: Listing, pixels: int, folder: Path) -> Path:
+    key = hashlib.sha256(repr((RECIPE, pixels, listing.fingerprint)).encode()).hexdigest()
+    return folder / f"images-{key[:32]}"
+
+
+def _partial(whole: Path) -> Path:
+    return whole.with_suffix(".partial")
+
+
+def _finished(partial: Path) -> int:
+    """How many images a build that was interrupted has left."""
+    sizes = partial / "sizes"
+    return sizes.stat().st_size // SIZE_BYTES if sizes.exists() else 0
+
+
+def _bytes(pixels: int) -> int:
+    return 3 * pixels * pixels
+
+
+def _lock(path: Path, title: str) -> AbstractContextManager[object]:
+    lock = FileLock(path)
+    try:
+        return lock.acquire(timeout=1)
+    except Timeout:
+        print(f"{title}: waiting for another process, which is decoding the same images", file=sys.stderr)
+        return lock.acquire()
+
+
+def _build(listing: Listing, pixels: int, folder: Path, title: str) -> None:
+    folder.mkdir(exist_ok=True)
+    with open(folder / "sizes", "ab") as sizes, open(folder / "pixels", "ab") as images:
+        start = min(_finished(folder), images.tell() // _bytes(pixels))
+        # What is over was being written by a process that then died.
+        sizes.truncate(start * SIZE_BYTES)
+        images.truncate(start * _bytes(pixels))
+        block = max(1, BLOCK_BYTES // _bytes(pixels))
+        with progress(f"decoding {title}", len(listing)) as advance:
+            for _ in range(start):
+                advance("")
+            for first in range(start, len(listing), block):
+                rows = np.arange(first, min(first + block, len(listing)))
+                decoded, originals, _ = decode_rows(listing, rows, pixels)
+                _append(images, decoded)
+                _append(sizes, originals)
+                for _ in rows:
+                    advance("")
+
+
+def _append(file: BinaryIO, array: np.ndarray) -> None:
+    file.write(array.data)
+    file.flush()
+    os.fsync(file.fileno())
