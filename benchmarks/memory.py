@@ -17,13 +17,12 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from torch.nn.functional import cross_entropy
 
+import dap
 from dap.data import Images, Suite, split_suite
 from dap.data.cache import cached
 from dap.data.listing import Listing, Names
 from dap.models import small_resnet
-from dap.sources import batch_stream
 
 SIZES = (20_000, 200_000)
 PIXELS, CLASSES, BATCH = 32, 10, 32
@@ -64,18 +63,12 @@ def train(count: int, cache: Path, steps: int) -> dict[str, int]:
     index = listing(count)
     store = cached(index, PIXELS, cache, "images")
     images = Images(index, store, np.arange(count, dtype=np.int32))
-    suite = Suite("synthetic", tuple(map(str, range(CLASSES))), {"domain": images})
+    suite = Suite("synthetic", tuple(map(str, range(CLASSES))), {"domain": images}, PIXELS)
     source, held_out = split_suite(suite, seed=0)["domain"]
     assert isinstance(source, Images)
     assert isinstance(held_out, Images)
-    model = small_resnet(CLASSES)
-    optimiser = torch.optim.Adam(model.parameters())
-    batches = batch_stream("domain", source.augmented(), BATCH, seed=0)
-    for _ in range(steps):
-        inputs, labels = next(batches)
-        optimiser.zero_grad()
-        cross_entropy(model(inputs), labels).backward()
-        optimiser.step()
+    config = dap.TrainConfig(steps=steps, batch_size=BATCH, freeze_norms=False)
+    dap.train(small_resnet(CLASSES), {"domain": source.augmented()}, config)
     arrays = (index.labels, store.sizes, images.listed, source.listed, held_out.listed)
     gc.collect()
     status = dict(line.split(":") for line in Path("/proc/self/status").read_text().splitlines())

@@ -26,7 +26,7 @@ def valley(losses: list[float], config: SwadConfig) -> range | None:
             break
     else:
         return None
-    threshold = sum(window) / config.converge * (1 + config.tolerance)
+    threshold = sum(window) / config.converge * (1 + config.resolved().tolerance)
     first = start
     while first > max(0, start - (config.patience - config.converge)) and losses[first - 1] <= threshold:
         first -= 1

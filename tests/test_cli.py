@@ -4,9 +4,11 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 from PIL import Image
 
 from dap.cli import main
+from dap.dense import load_dense
 
 
 @pytest.fixture
@@ -23,11 +25,13 @@ def usage_error(*arguments: str) -> object:
     return caught.value.code
 
 
-@pytest.mark.parametrize("arguments", [["--help"], ["data", "--help"], ["data", "check", "--help"]])
+@pytest.mark.parametrize(
+    "arguments", [[], ["--help"], ["data", "--help"], ["data", "check", "--help"], ["train", "--help"]]
+)
 def test_help_imports_nothing_heavy(arguments: list[str]) -> None:
     program = (
         "import sys\nfrom dap.cli import main\n"
-        f"try: main({arguments})\nexcept SystemExit as stop: code = stop.code\n"
+        f"try: code = main({arguments})\nexcept SystemExit as stop: code = stop.code\n"
         "heavy = {'torch', 'numpy', 'PIL', 'datasets'} & set(sys.modules)\nsys.exit(code or ' '.join(heavy) or 0)"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
@@ -74,8 +78,9 @@ def test_user_errors_are_one_line(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_wrong_usage_is_2(capsys: pytest.CaptureFixture[str]) -> None:
-    assert usage_error() == 2
-    assert usage_error("dance") == 2
+    assert main(["dance"]) == 2
+    assert main(["data"]) == 2
+    assert usage_error("train", "digits") == 2
     assert usage_error("data", "check") == 2
     assert usage_error("data", "check", "PACS", "--rot", "x") == 2
     assert "Traceback" not in capsys.readouterr().err
@@ -97,3 +102,66 @@ def test_the_command_is_installed() -> None:
     done = subprocess.run([command, "data", "check", "/nothing/here"], capture_output=True, text=True)
     assert done.returncode == 1
     assert done.stderr.count("\n") == 1
+
+
+def train(*arguments: str) -> list[str]:
+    quick = ["--backbone", "small_resnet", "--weights", "null", "--train.freeze_norms", "false"]
+    return ["train", *arguments, *quick, "--train.learning_rate", "1e-3", "--train.batch_size", "8"]
+
+
+def test_train_on_a_folder_of_images(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DAP_CACHE", str(tmp_path / "cache"))
+    colours = {"cat": (200, 40, 40), "dog": (40, 40, 200)}
+    for domain, light in {"day": 40, "dusk": 20, "night": 0}.items():
+        for name, colour in colours.items():
+            (tmp_path / "pets" / domain / name).mkdir(parents=True)
+            for number in range(20):
+                picture = Image.new("RGB", (20 + number % 3, 16), tuple(value + light for value in colour))
+                picture.save(tmp_path / "pets" / domain / name / f"{number}.jpg")
+    out = tmp_path / "run"
+    arguments = train(str(tmp_path / "pets"), "--targets", "night", "--out", str(out), "--pixels", "16")
+    arguments += ["--objective", "group_dro", "--options.step_size", "0.1", "--train.check_every", "10"]
+    (tmp_path / "values.yaml").write_text("train:\n  steps: 12\njson: true\n")
+    arguments += ["--config", str(tmp_path / "values.yaml"), "--train.steps", "31"]
+    command = Path(sys.executable).with_name("dap")
+    done = subprocess.run([command, *arguments], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    result = json.loads(done.stdout)
+    assert result["steps"] == 31  # the flag, not the file
+    assert list(result["targets"]["night"]) == ["80 %", "20 %", "all"]
+    assert result["targets"]["night"]["all"] > 0.9  # red and blue
+
+    model, objective, card = load_dense(out)
+    assert card.class_names == ("cat", "dog")
+    assert card.notes["sources"] == ["day", "dusk"]
+    assert objective.options() == {"step_size": 0.1}
+    assert not torch.equal(objective.state_dict()["q"], torch.full((2,), 0.5))
+    again = subprocess.run([command, *arguments], capture_output=True, text=True)  # nothing left to do
+    assert json.loads(again.stdout) == result
+    assert model.recipe is not None
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--targets", "moon"], "digits has no domain 'moon'; it has outline, plain, rotated, textured"),
+        (["--targets", "outline,plain,rotated,textured"], "every domain of digits is a target"),
+        (["--targets", "plain", "--objective", "luck"], "there is no objective 'luck'; choose one of erm, irm"),
+        (["--targets", "plain", "--options.luck", "1"], "objective 'erm' does not take luck; its options: none"),
+        (["--targets", "plain", "--train.steps", "0"], "steps is 0; it must be a whole number of at least 1"),
+    ],
+)
+def test_train_names_what_is_wrong(arguments, message, tmp_path, capsys) -> None:
+    assert main(train("digits", "--out", str(tmp_path), *arguments)) == 1
+    assert message in capsys.readouterr().err
+
+
+def test_train_on_two_devices_and_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    arguments = train("digits", "--targets", "rotated,plain", "--out", str(tmp_path), "--train.steps", "30")
+    arguments += ["--devices", "2", "--accelerator", "cpu", "--json", "--precision", "bf16-mixed"]
+    done = subprocess.run([Path(sys.executable).with_name("dap"), *arguments], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    result = json.loads(done.stdout)
+    assert list(result["targets"]) == ["rotated", "plain"]
+    assert [row["step"] for row in result["validation"]] == [1, 30]

@@ -162,8 +162,16 @@ def test_wrong_options_are_named(config, message):
 
 
 def test_a_suites_values_are_the_papers():
-    assert dap.TrainConfig.for_suite("PACS") == dap.TrainConfig()
-    assert dap.TrainConfig.for_suite("DomainNet", "miro").steps == 15_001
-    vlcs = dap.TrainConfig.for_suite("VLCS", swad=dap.SwadConfig())
+    pacs = dap.TrainConfig().resolved("PACS")
+    assert (pacs.steps, pacs.check_every) == (5_001, 300)
+    assert pacs == dap.TrainConfig().resolved() == pacs.resolved("DomainNet", "miro")
+    miro = dap.TrainConfig().resolved("DomainNet", "miro")
+    assert (miro.steps, miro.check_every) == (15_001, 1_000)
+    vlcs = dap.TrainConfig(swad=dap.SwadConfig()).resolved("VLCS")
     assert (vlcs.check_every, vlcs.swad) == (50, dap.SwadConfig(tolerance=0.2))
-    assert dap.TrainConfig.for_suite("DomainNet", swad=dap.SwadConfig(), steps=7).steps == 7
+    averaged = dap.TrainConfig(swad=dap.SwadConfig()).resolved("PACS")
+    assert (averaged.steps, averaged.check_every, averaged.swad) == (5_001, 100, dap.SwadConfig(tolerance=0.3))
+    assert dap.TrainConfig(swad=dap.SwadConfig(), steps=7).resolved("DomainNet").steps == 7
+    assert dap.TrainConfig.from_dict({"swad": {"patience": 4}, "steps": 3}).swad == dap.SwadConfig(patience=4)
+    with pytest.raises(DapError, match="unknown option 'stepps'; the options of TrainConfig are steps"):
+        dap.TrainConfig.from_dict({"stepps": 3})

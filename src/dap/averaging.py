@@ -51,7 +51,7 @@ class Swad:
     """
 
     def __init__(self, config: SwadConfig):
-        self.config = config
+        self.config = config.resolved()
         self.segment = Average()
         self.recent: list[Segment] = []  # not judged yet, or still needed to look back
         self.valley = Average()

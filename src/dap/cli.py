@@ -1,9 +1,10 @@
 """The command line: one function per verb, which imports what it needs when it is called, so that help is instant."""
 
 import sys
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, Literal
 
+from dap.config import TrainConfig
 from dap.errors import DapError
 
 
@@ -38,30 +39,110 @@ def data_check(suite: str, root: str | None = None, quick: bool = False, json: b
     return int(not check.whole)
 
 
-# A verb is a function, or a dictionary of verbs.
-VERBS: dict[str, Any] = {
-    "data": {"_help": "Look at the images on disk.", "check": data_check},
-}
+def train_suite(
+    suite: str,
+    *,
+    targets: str,
+    out: str,
+    root: str | None = None,
+    pixels: int = 224,
+    on_corrupt: Literal["fail", "skip"] = "fail",
+    backbone: str = "resnet50",
+    weights: str | None = "pretrained",
+    objective: str = "erm",
+    options: dict[str, Any] | None = None,
+    train: TrainConfig = TrainConfig(),  # noqa: B008  # frozen
+    devices: str = "1",
+    nodes: int = 1,
+    precision: str = "32-true",
+    accelerator: str = "auto",
+    json: bool = False,
+) -> int:
+    """Train a dense model under DomainBed's protocol. The same command goes on with a run that was stopped.
+
+    Example: dap train PACS --root data --targets sketch --objective coral --out runs/coral
+
+    Args:
+        suite: a benchmark's name, a folder <domain>/<class>/<image>, a .csv or .parquet, or hf:<name>
+        targets: the unseen domain; two of them, separated by a comma, to select by leaving one domain out
+        out: the folder for model, objective and result
+        root: the folder that holds the benchmark's own (default: data)
+        pixels: the side of the images
+        on_corrupt: what to do about images that cannot be read
+        backbone: small_resnet, or a model of timm
+        weights: pretrained (from the hub), a file, or null for random ones
+        objective: erm, irm, group_dro, mixup, mldg, coral, mmd, dann, cdann or miro
+        options: of the objective, as --options.weight 0.5
+        train: steps, learning rate and so on; its seed also draws the splits
+        devices: processes on this machine, one for each device; auto for all
+        nodes: machines
+        precision: 32-true, or bf16-mixed
+        accelerator: auto, cpu or gpu
+        json: print the result as one JSON object
+
+    Returns:
+        0 if training is finished, 130 if Ctrl-C stopped it
+    """
+    from json import dumps
+
+    from dap.engine import launch
+    from dap.progress import progress
+    from dap.runs import TrainSpec, train_dense
+
+    names = tuple(name.strip() for name in targets.split(","))
+    files = (root, pixels, on_corrupt)
+    spec = TrainSpec(suite, names, *files, backbone, weights, objective, options or {}, train)
+    engine = launch(devices, nodes, precision, accelerator)
+    config = train.resolved(suite, objective)
+    with progress("dense training", config.steps, quiet=not engine.first) as advance:
+        result = train_dense(spec, out, engine=engine, on_step=lambda stats: advance(f"loss {stats.loss:.3f}"))
+    if not engine.first:
+        return 0
+    if json:
+        print(dumps(result))
+    elif result["interrupted"]:
+        print(f"stopped after step {result['steps']}; the same command goes on from there")
+    else:
+        best = next(row for row in result["validation"] if row["step"] == result["selected"])
+        print(f"step {result['selected']}, sources' validation: {_percentages(best['accuracy'])}")
+        for target, scores in result["targets"].items():
+            print(f"unseen {target}: {_percentages(scores)}")
+        print(f"saved in {out}")
+    return 130 if result["interrupted"] else 0
+
+
+def _percentages(accuracies: dict[str, float]) -> str:
+    return ", ".join(f"{name} {accuracy:.1%}" for name, accuracy in accuracies.items())
+
+
+# Each verb, of one word or two, is a function.
+VERBS: dict[str, Callable[..., int]] = {"train": train_suite, "data check": data_check}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Exit codes: 0 for success, 1 for what a user can mend, 2 for wrong usage."""
-    from jsonargparse import ActionYesNo, ArgumentParser, auto_cli
-
-    class Parser(ArgumentParser):
-        def add_argument(self, *names: Any, **options: Any) -> Any:
-            # `--json` rather than `--json true`.
-            if options.get("type") is bool:
-                options = {key: value for key, value in options.items() if key != "type"} | {"action": ActionYesNo}
-            return super().add_argument(*names, **options)
-
+    """Exit codes: 0 for success, 1 for what a user can mend, 2 for wrong usage, 130 for Ctrl-C."""
     given = list(sys.argv[1:] if arguments is None else arguments)
+    verb = next((verb for verb in VERBS if given[: len(verb.split())] == verb.split()), None)
+    if verb is None:
+        return _overview(given)
+    from dap.arguments import call
+
     try:
-        code = auto_cli(VERBS, args=given, parser_class=Parser, prog="dap")
-        return code if isinstance(code, int) else 0
+        return call(VERBS[verb], f"dap {verb}", given[len(verb.split()) :])
     except DapError as error:
         print(f"dap: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         print("dap: interrupted", file=sys.stderr)
         return 130
+
+
+def _overview(given: Sequence[str]) -> int:
+    """What there is, for whoever asks or has not named a verb."""
+    asked = not given or given[-1] in ("-h", "--help")
+    known = "\n".join(f"  dap {verb:12} {(function.__doc__ or '').splitlines()[0]}" for verb, function in VERBS.items())
+    text = f"usage: dap <verb> … (dap <verb> --help for its options)\n\n{known}"
+    if not asked:
+        text = f"dap: there is no verb {' '.join(given[:1])!r}\n{text}"
+    print(text, file=sys.stdout if asked else sys.stderr)
+    return 0 if asked else 2

@@ -179,38 +179,40 @@ class SwadConfig:
 
     converge: int = 3  # segments whose first is the lowest: the valley has begun
     patience: int = 6  # segments of which one must be low, or the valley has ended
-    tolerance: float = 0.3  # how far above the losses at its beginning the valley's walls are
+    tolerance: float = UNSET  # how far above the losses at its beginning the valley's walls are: 0.3, VLCS 0.2
+
+    def resolved(self, suite: str | None = None) -> Self:
+        return replace(self, tolerance=0.2 if suite == "VLCS" else 0.3) if self.tolerance is UNSET else self
 
 
 @dataclass(frozen=True)
 class TrainConfig:
-    """Options of dense training; the defaults are DomainBed's.
+    """Options of dense training. The defaults are DomainBed's; a field left UNSET depends on the suite.
 
-    >>> TrainConfig.for_suite("DomainNet", swad=SwadConfig()).check_every
+    >>> TrainConfig(swad=SwadConfig()).resolved("DomainNet").check_every
     500
     """
 
-    steps: int = 5001
+    steps: int = UNSET  # 5,001
     learning_rate: float = 5e-5  # of Adam
     weight_decay: float = 0.0
     schedule: Literal["constant", "cosine"] = "constant"  # of the learning rate; cosine: down to 0
     batch_size: int = 32  # per domain, over all processes
     freeze_norms: bool = True  # keep their statistics, as is usual for pretrained networks; not from scratch
-    check_every: int = 300  # steps between evaluations: after step 1, 301, …, and the last
-    swad: SwadConfig | None = None  # average the weights; it wants checks more often, every 100 steps
+    check_every: int = UNSET  # steps between evaluations, which come after step 1, 301, …, and the last
+    swad: SwadConfig | None = None  # average the weights
     seed: int = 0
 
-    @classmethod
-    def for_suite(cls, suite: str, objective: str = "erm", **changes: Any) -> Self:
-        """The values that papers report with: DomainBed's, and those of SWAD and MIRO where they differ."""
-        values: dict[str, Any] = {}
-        if suite == "DomainNet" and (objective == "miro" or changes.get("swad")):
-            values |= {"steps": 15_001, "check_every": 1_000}
-        if changes.get("swad"):
-            values["check_every"] = {"VLCS": 50, "DomainNet": 500}.get(suite, 100)
-            if suite == "VLCS" and changes["swad"] == SwadConfig():
-                values["swad"] = SwadConfig(tolerance=0.2)
-        return cls(**{**changes, **values, **{name: v for name, v in changes.items() if name != "swad"}})
+    def resolved(self, suite: str | None = None, objective: str = "erm") -> Self:
+        """With the values that papers report with in place of UNSET, DomainBed's and SWAD's and MIRO's; checked."""
+        long = suite == "DomainNet" and (self.swad is not None or objective == "miro")
+        every = {"VLCS": 50, "DomainNet": 500}.get(suite or "", 100) if self.swad else 1_000 if long else 300
+        swad = self.swad and self.swad.resolved(suite)
+        steps = (15_001 if long else 5_001) if self.steps is UNSET else self.steps
+        check_every = every if self.check_every is UNSET else self.check_every
+        config = replace(self, steps=steps, check_every=check_every, swad=swad)
+        config._check()
+        return config
 
     @classmethod
     def from_dict(cls, options: dict[str, Any]) -> Self:
@@ -220,7 +222,7 @@ class TrainConfig:
             values["swad"] = SwadConfig(**_tuples(SwadConfig, values["swad"]))
         return cls(**_tuples(cls, values))
 
-    def check(self) -> None:
+    def _check(self) -> None:
         for name in ("steps", "batch_size", "check_every"):
             if not isinstance(value := getattr(self, name), int) or value < 1:
                 raise DapError(f"{name} is {value}; it must be a whole number of at least 1")

@@ -14,7 +14,7 @@ class _Rate(ProgressColumn):
 
 
 @contextmanager
-def progress(description: str, total: int) -> Iterator[Callable[[str], None]]:
+def progress(description: str, total: int, quiet: bool = False) -> Iterator[Callable[[str], None]]:
     """A bar for `total` steps; inside, each call advances it by one and shows a short note.
 
     >>> with progress("mask learning", 2) as advance:
@@ -30,7 +30,7 @@ def progress(description: str, total: int) -> Iterator[Callable[[str], None]]:
         TextColumn("{task.fields[note]}"),
     )
     console = Console()
-    with Progress(*columns, console=console, disable=not console.is_terminal) as bar:
+    with Progress(*columns, console=console, disable=quiet or not console.is_terminal) as bar:
         task = bar.add_task(description, total=total, note="")
 
         def advance(note: str = "") -> None:

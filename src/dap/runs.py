@@ -67,11 +67,11 @@ def divide(suite: Suite, targets: tuple[str, ...], seed: int) -> Sources:
     return sources
 
 
-def make_objective(name: str, options: Mapping[str, Any]) -> Objective:
+def make_objective(name: str, options: Mapping[str, Any], suite: str) -> Objective:
     if name not in OBJECTIVES:
         raise DapError(f"there is no objective {name!r}; choose one of {', '.join(OBJECTIVES)}")
     try:
-        return OBJECTIVES[name](**options)
+        return OBJECTIVES[name](**{**OBJECTIVES[name].defaults_for(suite), **options})
     except TypeError:
         known = ", ".join(OBJECTIVES[name]().options()) or "none"
         raise DapError(f"objective {name!r} does not take {', '.join(options)}; its options: {known}") from None
@@ -90,7 +90,8 @@ def train_dense(
     >>> train_dense(spec, "runs/digits")["targets"]["rotated"]["all"]
     """
     engine, folder = engine or Engine(), Path(folder)
-    objective = make_objective(spec.objective, spec.options)
+    objective = make_objective(spec.objective, spec.options, spec.suite)
+    config = spec.train.resolved(spec.suite, spec.objective)
     suite = load_suite(spec.suite, spec.root, spec.pixels, on_corrupt=spec.on_corrupt)
     sources = divide(suite, spec.targets, spec.train.seed)
     with torch.random.fork_rng([]):
@@ -99,7 +100,7 @@ def train_dense(
     dense = train(
         model,
         sources.train,
-        spec.train,
+        config,
         objective=objective,
         validation=sources.held_out,
         checkpoint=folder / "state.safetensors",
@@ -108,7 +109,8 @@ def train_dense(
     )
     result = _result(spec, dense, sources, engine)
     if engine.first and not dense.interrupted:
-        card = ModelCard(suite.classes, spec.pixels, notes={"suite": suite.name, "targets": list(spec.targets)})
+        notes = {"suite": suite.name, "targets": list(spec.targets)}
+        card = ModelCard(suite.classes, suite.pixels, suite.mean, suite.std, notes)
         save_dense(folder, model, dense.objective, tuple(sources.train), card)
         write_atomic(folder / "result.json", json.dumps(result, indent=1).encode())
     return result

@@ -41,7 +41,7 @@ class Trainer:
         config: TrainConfig,
         ranks: Ranks = ALONE,
     ):
-        config.check()
+        config = config.resolved()
         self.model, self.objective, self.config, self.ranks = model, objective, config, ranks
         self.steps_done = 0
         self.weights = {name: weight for name, weight in model.named_parameters() if weight.requires_grad}

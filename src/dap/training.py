@@ -61,7 +61,7 @@ def train(
     >>> dense.scores[0].step, len(dense.losses)
     (1, 20)
     """
-    engine, config = engine or Engine(), config or TrainConfig()
+    engine, config = engine or Engine(), (config or TrainConfig()).resolved()
     validation, watch = validation or {}, watch or {}
     _check(sources, config, validation, checkpoint_every)
     if engine.device is not None:
@@ -204,7 +204,6 @@ def _check(
     sources: Mapping[str, Source], config: TrainConfig, validation: Mapping[str, Source], checkpoint_every: int
 ) -> None:
     """Refuse at once what would otherwise fail in the middle of a run."""
-    config.check()
     if not sources:
         raise DapError("there are no source domains: give at least one")
     if checkpoint_every < 1:

@@ -104,11 +104,11 @@ def grouped(groups: dict[str, list[int]], unreadable: dict[str, list[int]] | Non
         readable = np.ones(len(numbers), bool)
         readable[(unreadable or {}).get(domain, [])] = False
         domains[domain] = Images(listing, Decoded(listing, 8, readable), np.arange(len(numbers)))
-    return Suite("grouped", ("class",), domains)
+    return Suite("grouped", ("class",), domains, pixels=8)
 
 
 def test_split_suite_counts_domains_from_zero_in_order() -> None:
-    suite = Suite("numbers", (), {"a": numbers(30), "b": numbers(30)})
+    suite = Suite("numbers", (), {"a": numbers(30), "b": numbers(30)}, pixels=1)
     parts = split_suite(suite, seed=3)
     for index, domain in enumerate(suite.domains):
         for ours, theirs in zip(parts[domain], split(suite.domains[domain], index, 3), strict=True):

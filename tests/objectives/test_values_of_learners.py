@@ -154,7 +154,9 @@ def test_miro_begins_with_a_variance_of_a_tenth_for_every_channel():
 
 
 def test_miro_weighs_less_where_the_papers_do():
-    assert {suite: Miro.for_suite(suite).weight for suite in ("PACS", "VLCS", "OfficeHome", "DomainNet")} == {
+    assert {
+        suite: Miro(**Miro.defaults_for(suite)).weight for suite in ("PACS", "VLCS", "OfficeHome", "DomainNet")
+    } == {
         "PACS": 0.01,
         "VLCS": 0.01,
         "OfficeHome": 0.1,

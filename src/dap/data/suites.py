@@ -9,10 +9,11 @@ from typing import Any, Literal
 import numpy as np
 from torch.utils.data import Dataset
 
+from dap.data.augmentation import MEAN, STD
 from dap.data.benchmarks import SUITES
 from dap.data.cache import cache_folder, cached, require_space
 from dap.data.decoding import Decoded, find_unreadable
-from dap.data.digits import digits
+from dap.data.digits import SIDE, digits
 from dap.data.folders import list_folder, refuse_empty
 from dap.data.hub import list_hub
 from dap.data.images import Images, Store
@@ -26,6 +27,9 @@ class Suite:
     name: str
     classes: tuple[str, ...]
     domains: Mapping[str, Dataset[Any]]  # sorted by name
+    pixels: int  # of an image's side
+    mean: tuple[float, ...] = tuple(MEAN.flatten().tolist())  # what images are normalised with
+    std: tuple[float, ...] = tuple(STD.flatten().tolist())
 
 
 def load_suite(
@@ -47,7 +51,7 @@ def load_suite(
     """
     if what == "digits":
         classes = tuple(map(str, range(SUITES["digits"].classes)))
-        return Suite("digits", classes, digits(Path(cache) if cache else None))
+        return Suite("digits", classes, digits(Path(cache) if cache else None), SIDE, (0.0,) * 3, (1.0,) * 3)
     if pixels < 1:
         raise DapError(f"pixels is the side of an image, at least 1, not {pixels}")
     if on_corrupt not in ("fail", "skip"):
@@ -61,7 +65,7 @@ def load_suite(
         store = _store(listing, pixels, folder, domain, on_corrupt)
         domains[domain] = Images(listing, store, np.arange(len(listing), dtype=np.int32))
     _tell(contents.name, domains, on_corrupt)
-    return Suite(contents.name, contents.classes, domains)
+    return Suite(contents.name, contents.classes, domains, pixels)
 
 
 def list_suite(what: str | Path, root: str | Path | None = None) -> Contents:

@@ -3,6 +3,7 @@
 import copy
 import math
 from collections.abc import Mapping
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -33,8 +34,8 @@ class Miro(Objective):
         self.weight, self.rate, self.initial = weight, rate, initial
 
     @classmethod
-    def for_suite(cls, suite: str) -> "Miro":
-        return cls(weight=0.01) if suite in ("PACS", "VLCS") else cls()
+    def defaults_for(cls, suite: str) -> dict[str, Any]:
+        return {"weight": 0.01} if suite in ("PACS", "VLCS") else {}
 
     def prepare(self, model: nn.Module, domains: tuple[str, ...], classes: int) -> None:
         channels = getattr(model, "stage_channels", ())

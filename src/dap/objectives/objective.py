@@ -44,6 +44,11 @@ class Objective(nn.Module):
     def __init__(self) -> None:
         super().__init__()
 
+    @classmethod
+    def defaults_for(cls, suite: str) -> dict[str, Any]:
+        """Arguments of the constructor whose usual values are others on this suite."""
+        return {}
+
     def prepare(self, model: nn.Module, domains: tuple[str, ...], classes: int) -> None:
         """Make what is learned beside the model, before training or before a saved state is loaded."""
 
