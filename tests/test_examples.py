@@ -16,6 +16,7 @@ from torch.utils.data import TensorDataset
 
 import dap
 from conftest import make_batches, make_model
+from data.small_suites import make_folder
 
 ROOT = Path(__file__).parents[1]
 MODULES = [module.name for module in pkgutil.walk_packages(dap.__path__, "dap.")]
@@ -23,7 +24,9 @@ MODULES = [module.name for module in pkgutil.walk_packages(dap.__path__, "dap.")
 
 @pytest.mark.parametrize("name", MODULES)
 def test_docstrings(name, tmp_path, monkeypatch):
-    monkeypatch.setenv("DAP_CACHE", str(tmp_path))
+    monkeypatch.setenv("DAP_CACHE", str(tmp_path / "cache"))
+    monkeypatch.chdir(tmp_path)
+    make_folder(Path("pets"), {domain: {"cat": 5, "dog": 5} for domain in ("day", "night")})
     found = doctest.testmod(importlib.import_module(name), extraglobs={"torch": torch, "nn": nn, "tmp": tmp_path})
     assert found.failed == 0
 

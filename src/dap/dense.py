@@ -16,7 +16,8 @@ def save_dense(
 ) -> None:
     """Write the model, and what its objective learned on the source `domains` beside it.
 
-    >>> save_dense("runs/dense", model, dense.objective, ("art", "photo"), ModelCard(suite.classes, pixels=224))
+    >>> from dap.models import small_resnet
+    >>> save_dense(tmp, small_resnet(2), OBJECTIVES["erm"](), ("art", "photo"), ModelCard(("cat", "dog"), pixels=32))
     """
     name = next((name for name, kind in OBJECTIVES.items() if type(objective) is kind), None)
     if name is None:
@@ -30,8 +31,11 @@ def save_dense(
 def load_dense(folder: str | Path) -> tuple[Classifier, Objective, ModelCard]:
     """What `save_dense` wrote: the model, and its objective as training left it.
 
-    >>> model, objective, card = load_dense("runs/dense")
-    >>> path = learn_masks(model, sources, objective=objective)
+    >>> from dap.models import small_resnet
+    >>> save_dense(tmp, small_resnet(2), OBJECTIVES["erm"](), ("art", "photo"), ModelCard(("cat", "dog"), pixels=32))
+    >>> model, objective, card = load_dense(tmp)
+    >>> card.class_names, card.notes["sources"]
+    (('cat', 'dog'), ['art', 'photo'])
     """
     folder = Path(folder)
     for part in (MODEL, OBJECTIVE):

@@ -86,8 +86,9 @@ def train_dense(
 ) -> dict[str, Any]:
     """Train, save model and objective in `folder`, and evaluate on the unseen domains. A run that was stopped goes on.
 
-    >>> spec = TrainSpec("digits", ("rotated",), backbone="small_resnet", weights=None)
-    >>> train_dense(spec, "runs/digits")["targets"]["rotated"]["all"]
+    >>> spec = TrainSpec("digits", ("rotated",), backbone="small_resnet", weights=None, train=TrainConfig(steps=2))
+    >>> list(train_dense(spec, tmp / "run")["targets"])
+    ['rotated']
     """
     engine, folder = engine or Engine(), Path(folder)
     objective = make_objective(spec.objective, spec.options, spec.suite)

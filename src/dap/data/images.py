@@ -24,10 +24,11 @@ class Store(Protocol):
 class Images(Dataset[tuple[Tensor, int]]):
     """Images of one domain, [3, s, s] normalised with ImageNet's statistics, and their labels.
 
-    >>> photos = load_suite("PACS", pixels=112).domains["photo"].augmented()
-    >>> inputs, labels = photos.batch(torch.arange(32), seeds=np.arange(32, dtype=np.uint64))
+    >>> from dap.data import load_suite  # pets/<domain>/<class>/<image>
+    >>> night = load_suite("pets", pixels=112).domains["night"].augmented()
+    >>> inputs, labels = night.batch(torch.arange(10), seeds=np.arange(10, dtype=np.uint64))
     >>> inputs.shape, labels.shape
-    (torch.Size([32, 3, 112, 112]), torch.Size([32]))
+    (torch.Size([10, 3, 112, 112]), torch.Size([10]))
     """
 
     def __init__(self, listing: Listing, store: Store, listed: np.ndarray, augmenting: bool = False) -> None:

@@ -45,9 +45,9 @@ def load_suite(
     .parquet with columns path, label, domain (and group), or a dataset of the Hugging Face hub, `hf:name@split`.
     Decoded images are kept in `cache`, else as the digits are; with `cache=False` they are decoded each time.
 
-    >>> suite = load_suite("PACS", root="data", pixels=112)
-    >>> list(suite.domains), len(suite.classes)
-    (['art_painting', 'cartoon', 'photo', 'sketch'], 7)
+    >>> suite = load_suite("pets", pixels=112)  # pets/<domain>/<class>/<image>
+    >>> list(suite.domains), suite.classes
+    (['day', 'night'], ('cat', 'dog'))
     """
     if what == "digits":
         classes = tuple(map(str, range(SUITES["digits"].classes)))

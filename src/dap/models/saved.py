@@ -37,7 +37,9 @@ class ModelCard:
 def save_classifier(model: Classifier, path: str | Path, card: ModelCard) -> None:
     """Write the classifier, whole or not at all.
 
-    >>> save_classifier(model, "dense.safetensors", ModelCard(("dog", "horse"), pixels=224, notes={"seed": 0}))
+    >>> save_classifier(small_resnet(2), tmp / "dense.safetensors", ModelCard(("cat", "dog"), pixels=32))
+    >>> load_classifier(tmp / "dense.safetensors")[1].class_names
+    ('cat', 'dog')
     """
     if model.recipe is None:
         raise DapError(

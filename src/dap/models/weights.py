@@ -30,8 +30,10 @@ def load_weights(model: Classifier, path: str | Path) -> LoadReport:
 
     Only the head may stay as it is: where the file has none, or one for another number of classes.
 
-    >>> load_weights(model, "resnet18.safetensors").fresh
-    ('fc.weight', 'fc.bias')
+    >>> from dap.models import small_resnet
+    >>> torch.save(small_resnet(7).network.state_dict(), tmp / "seven-classes.pth")
+    >>> load_weights(small_resnet(2), tmp / "seven-classes.pth").fresh
+    ('head.weight', 'head.bias')
     """
     path = Path(path)
     own = model.network.state_dict()
