@@ -51,27 +51,22 @@ def compare(name: str, pixels: int, images: int, repeats: int) -> dict[str, floa
     pruner.step(batches)
     state_bytes = (live_bytes() - tensors) / pruner.layout.total
     eager = dap.Pruner(model, dap.PruneConfig(steps=10_000, alpha=1.0, f_update=1))
-    coral = dap.objectives.Coral()
-    coral_pruner = dap.Pruner(model, dap.PruneConfig(steps=10_000, alpha=1.0, f_update=10_000), coral)
-    coral_eager = dap.Pruner(model, dap.PruneConfig(steps=10_000, alpha=1.0, f_update=1), coral)
-    steps: dict[str, Callable[[], object]] = {
-        "dense": dense_step(model, batches, memory),
-        "dense, domain by domain": split_dense_step(model, batches),
-        "ordinary": lambda: pruner.step(batches),
-        "sensitivity": lambda: eager.step(batches),
-        "CORAL, ordinary": lambda: coral_pruner.step(batches),
-        "CORAL, sensitivity": lambda: coral_eager.step(batches),
-        "naive": NaiveStep(model, batches),
-    }
-    seconds: dict[str, list[float]] = {label: [] for label in steps}
-    for repeat in range(repeats + 1):
-        for label, step in steps.items():
-            if label == "naive" and repeat > max(2, repeats // 3):
-                continue
-            duration = timed(step)
-            if repeat:  # the first is a warm-up
-                seconds[label].append(duration)
-    median = {label: statistics.median(values) for label, values in seconds.items()}
+    median = medians(
+        {
+            "dense": dense_step(model, batches, memory),
+            "dense, domain by domain": split_dense_step(model, batches),
+            "ordinary": lambda: pruner.step(batches),
+            "sensitivity": lambda: eager.step(batches),
+            "naive": NaiveStep(model, batches),
+        },
+        repeats,
+    )
+    coral = dap.Pruner(model, dap.PruneConfig(steps=10_000, alpha=1.0, f_update=10_000), dap.objectives.Coral())
+    coral_eager = dap.Pruner(model, dap.PruneConfig(steps=10_000, alpha=1.0, f_update=1), dap.objectives.Coral())
+    median |= medians(
+        {"CORAL, ordinary": lambda: coral.step(batches), "CORAL, sensitivity": lambda: coral_eager.step(batches)},
+        repeats,
+    )
     print(f"{name} at {pixels} pixels, 3 x {images} images, {pruner.layout.total:,} masked weights, {memory}")
     for label, value in median.items():
         print(f"  {label:24} {value:8.3f} s   {value / median['dense']:.3f} of dense")
@@ -83,6 +78,19 @@ def compare(name: str, pixels: int, images: int, repeats: int) -> dict[str, floa
         "naive_over_step": round(median["naive"] / median["sensitivity"], 4),
         "state_bytes_per_weight": round(state_bytes, 3),
     }
+
+
+def medians(steps: dict[str, Callable[[], object]], repeats: int) -> dict[str, float]:
+    """Seconds of each step; they take turns."""
+    seconds: dict[str, list[float]] = {label: [] for label in steps}
+    for repeat in range(repeats + 1):
+        for label, step in steps.items():
+            if label == "naive" and repeat > max(2, repeats // 3):
+                continue
+            duration = timed(step)
+            if repeat:  # the first is a warm-up
+                seconds[label].append(duration)
+    return {label: statistics.median(values) for label, values in seconds.items()}
 
 
 def timed(step: Callable[[], object]) -> float:
