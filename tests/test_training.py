@@ -119,8 +119,11 @@ def test_a_checkpoint_of_another_run_is_refused(tmp_path):
     trained(steps=4, checkpoint=tmp_path / "run")
     with pytest.raises(DapError, match="belongs to a run with config learning_rate=0.01: remove it"):
         trained(steps=4, learning_rate=1e-3, checkpoint=tmp_path / "run")
-    with pytest.raises(DapError, match="belongs to a run with objective Erm"):
+    with pytest.raises(DapError, match=r"belongs to a run with objective Erm\(\)"):
         trained(steps=4, objective=dap.objectives.Irm(), checkpoint=tmp_path / "run")
+    trained(steps=4, objective=dap.objectives.Irm(weight=2), checkpoint=tmp_path / "irm")
+    with pytest.raises(DapError, match=r"belongs to a run with objective Irm\(weight=2, anneal=500\)"):
+        trained(steps=4, objective=dap.objectives.Irm(weight=3), checkpoint=tmp_path / "irm")
     with pytest.raises(DapError, match="belongs to a run with another model"):
         trained(make_classifier(), steps=4, checkpoint=tmp_path / "run")
     (tmp_path / "run").write_bytes(b"not a checkpoint")

@@ -120,6 +120,7 @@ def run(
             if not (interrupt.requested and whole == job.steps_done):
                 raise
         save()
+    engine.ranks.wait()  # what was saved is there for all of them
     return not job.finished
 
 

@@ -206,7 +206,7 @@ def _fingerprint(module: nn.Module) -> dict[str, int]:
 
 
 def _identity(pruner: Pruner) -> dict[str, Any]:
-    objective = [type(pruner.objective).__name__, _fingerprint(pruner.objective)]
+    objective = [pruner.objective.identity(), _fingerprint(pruner.objective)]
     return {"model": _fingerprint(pruner.masked.model), "objective": objective}
 
 

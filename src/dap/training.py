@@ -152,7 +152,7 @@ class _Training:
     def _identity(self) -> dict[str, Any]:
         return {
             "config": dataclasses.asdict(self.trainer.config),
-            "objective": type(self.trainer.objective).__name__,
+            "objective": self.trainer.objective.identity(),
             "domains": self.domains,
             "validation": list(self.validation),
             "model": {name: list(tensor.shape) for name, tensor in self.trainer.model.state_dict().items()},

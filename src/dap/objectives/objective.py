@@ -92,8 +92,13 @@ class Objective(nn.Module):
         return loss if isinstance(loss, Objective) else _Plain(loss)
 
     def options(self) -> dict[str, Any]:
-        """The arguments it was made with, each of which is an attribute of the same name."""
+        """The arguments it was made with: each is kept in an attribute of the same name, and JSON can hold it."""
         return {name: getattr(self, name) for name in inspect.signature(type(self)).parameters}
+
+    def identity(self) -> str:
+        """What tells it from others: its kind and options."""
+        options = ", ".join(f"{name}={value}" for name, value in self.options().items())
+        return f"{type(self).__name__}({options})"
 
     def learned(self) -> dict[str, nn.Parameter]:
         return {name: parameter for name, parameter in self.named_parameters() if parameter.requires_grad}
@@ -108,6 +113,9 @@ class _Plain(Objective):
 
     def forward(self, outputs: Mapping[str, Outputs], labels: Mapping[str, Tensor]) -> Tensor:
         return self.loss(outputs, labels)
+
+    def options(self) -> dict[str, Any]:
+        return {}  # a function cannot be written down
 
 
 def risks(outputs: Mapping[str, Outputs], labels: Mapping[str, Tensor]) -> Tensor:
