@@ -64,6 +64,12 @@ def main(devices: int, folder: Path) -> None:
         tensors |= {f"{name}.masks.{key}": value for key, value in path.masks.items()}
         values[name] = {"losses": dense.losses, "validation": [score.accuracy for score in dense.scores]}
         values[name] |= {"history": path.history}
+    torch.manual_seed(engine.ranks.rank)
+    own = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(192, 3))
+    try:
+        dap.train(own, SOURCES, dap.TrainConfig(steps=1, batch_size=8), engine=engine)
+    except dap.DapError as error:
+        values["own models"] = str(error)
     save_state(folder / f"{devices}-rank-{engine.ranks.rank}", tensors, values)
 
 

@@ -14,7 +14,7 @@ SOURCES = {name: TensorDataset(*batch) for name, batch in make_batches(size=20).
 @pytest.mark.parametrize("name", OBJECTIVES)
 def test_comes_back_with_the_same_masks_to_learn(name, tmp_path):
     torch.manual_seed(0)
-    options = {"miro": {"weight": 0.01}, "mmd": {"bandwidths": (0.5, 1.0)}, "dann": {"width": 8}}.get(name, {})
+    options = {"miro": {"weight": 0.01}, "mmd": {"bandwidths": [0.5, 1.0]}, "dann": {"width": 8}}.get(name, {})
     config = dap.TrainConfig(steps=3, batch_size=4)
     dense = dap.train(small_resnet(3, width=4), SOURCES, config, objective=OBJECTIVES[name](**options))
     assert isinstance(dense.model, dap.Classifier)

@@ -35,6 +35,11 @@ def test_an_error_ahead_is_raised_where_its_item_was_due():
         next(stream)
 
 
+def test_a_precision_without_its_care_is_refused():
+    with pytest.raises(dap.DapError, match="precision is '16-mixed'; choose one of 32-true, bf16-mixed"):
+        dap.launch(precision="16-mixed")
+
+
 def test_devices_that_are_not_there_are_named():
     with pytest.raises(dap.DapError, match="cannot run on devices=2, nodes=1, precision=32-true"):
         dap.launch(devices=2, accelerator="cuda")

@@ -45,6 +45,12 @@ def test_two_processes_follow_one(ended, name):
     assert together[0][f"{name}.sensitivity"].eq(alone[0][f"{name}.sensitivity"]).float().mean() > 0.97
 
 
+def test_models_that_differ_from_rank_to_rank_are_refused(ended):
+    assert "own models" not in ended["1-rank-0"][1]
+    for rank in ("2-rank-0", "2-rank-1"):
+        assert ended[rank][1]["own models"].startswith("the processes have different models: build them from the same")
+
+
 def test_shares_are_the_batch_in_order():
     parts = [list(range(6))[Ranks(rank, 3).share(6)] for rank in range(3)]
     assert parts == [[0, 1], [2, 3], [4, 5]]

@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -6,19 +8,16 @@ from dap.data import load_suite
 from dap.dense import load_dense
 from dap.errors import DapError
 from dap.runs import TrainSpec, divide, make_objective, train_dense
+from data.small_suites import make_folder
 
 
 def test_targets_are_set_apart_whole_and_in_domainbeds_parts():
     suite = load_suite("digits")
     sources = divide(suite, ("rotated",), seed=0)
     assert list(sources.train) == list(sources.held_out) == ["outline", "plain", "textured"]
-    assert {part: len(data) for part, data in sources.targets["rotated"].items()} == {
-        "80 %": 360,
-        "20 %": 89,
-        "all": 449,
-    }
+    assert {part: len(data) for part, data in sources.targets["rotated"].items()} == {"80 %": 360, "20 %": 89}
     seen = torch.cat([data.tensors[0] for data in (*sources.train.values(), *sources.held_out.values())])
-    unseen = {image.numpy().tobytes() for image in sources.targets["rotated"]["all"].tensors[0]}
+    unseen = {image.numpy().tobytes() for image in suite.domains["rotated"].tensors[0]}
     assert not unseen & {image.numpy().tobytes() for image in seen}
 
 
@@ -26,8 +25,31 @@ def test_an_objective_takes_its_suites_defaults_and_the_users_options():
     assert make_objective("miro", {}, "PACS").options()["weight"] == 0.01
     assert make_objective("miro", {}, "OfficeHome").options()["weight"] == 0.1
     assert make_objective("miro", {"weight": 1.0}, "PACS").options()["weight"] == 1.0
+    assert make_objective("mmd", {"bandwidths": [1.0]}, "PACS").options()["bandwidths"] == [1.0]
     with pytest.raises(DapError, match="does not take wait; its options: weight, anneal"):
         make_objective("irm", {"wait": 3}, "PACS")
+    with pytest.raises(DapError, match="option weight of objective 'irm' is 'heavy'; its default is 100.0"):
+        make_objective("irm", {"weight": "heavy"}, "PACS")
+
+
+def test_a_vision_transformer_takes_the_size_of_the_images(tmp_path):
+    config = TrainConfig(steps=1, batch_size=2)
+    spec = TrainSpec("digits", ("rotated",), backbone="vit_tiny_patch16_224", weights=None, train=config)
+    assert train_dense(spec, tmp_path)["steps"] == 1
+
+
+def test_groups_that_a_target_shares_with_a_source_are_told(tmp_path):
+    make_folder(tmp_path, {domain: {"cat": 10, "dog": 10} for domain in ("day", "night")})
+    rows = [
+        f"{domain}/{name}/{number}.png,{name},{domain},{number if domain == 'day' else number + 9}"
+        for domain in ("day", "night")
+        for name in ("cat", "dog")
+        for number in range(10)
+    ]
+    (tmp_path / "table.csv").write_text("\n".join(["path,label,domain,group", *rows]))
+    suite = load_suite(tmp_path / "table.csv", pixels=8, cache=False)
+    with pytest.warns(UserWarning, match="1 groups of night are also in a source: it is not unseen"):
+        divide(suite, ("night",), seed=0)
 
 
 def test_an_interrupted_run_has_no_result_yet_and_goes_on(tmp_path):
@@ -40,8 +62,15 @@ def test_an_interrupted_run_has_no_result_yet_and_goes_on(tmp_path):
 
     with pytest.raises(OSError, match="lamp"):
         train_dense(spec, tmp_path / "run", on_step=stop)
-    assert [path.name for path in (tmp_path / "run").iterdir()] == ["state.safetensors"]
+    assert sorted(path.name for path in (tmp_path / "run").iterdir()) == ["spec.json", "state.safetensors"]
+    with pytest.raises(DapError, match="holds a run with pixels=224: choose another folder, or remove it"):
+        train_dense(replace(spec, pixels=32), tmp_path / "run")
     resumed = train_dense(spec, tmp_path / "run")
     assert resumed == train_dense(spec, tmp_path / "other")
+    images = {"80 %": 360, "20 %": 89}
+    parts = resumed["targets"]["rotated"]
+    assert parts["all"] == pytest.approx(sum(parts[part] * count for part, count in images.items()) / 449)
+    assert list(resumed["watched, not selected by"]) == [1, 6]
+    assert resumed["score"] in resumed["validation"]
     first, second = (load_dense(tmp_path / name)[0].state_dict() for name in ("run", "other"))
     assert all(torch.equal(tensor, second[name]) for name, tensor in first.items())

@@ -102,7 +102,8 @@ def test_the_best_on_source_validation_is_kept_and_the_target_has_no_say():
     assert {name: accuracy(dense.model, data) for name, data in OTHERS.items()} == best.accuracy
     watched = trained(steps=40, validation=OTHERS, check_every=5, watch=SOURCES)
     assert same(weights_of(dense), weights_of(watched))
-    assert len(watched.watched) == len(watched.scores)
+    assert list(watched.watched) == [score.step for score in watched.scores]
+    assert dense.score == best
     last = trained(steps=40)
     assert last.selected == 40
     assert not same(weights_of(dense), weights_of(last))
@@ -119,13 +120,16 @@ def test_a_checkpoint_of_another_run_is_refused(tmp_path):
     trained(steps=4, checkpoint=tmp_path / "run")
     with pytest.raises(DapError, match="belongs to a run with config learning_rate=0.01: remove it"):
         trained(steps=4, learning_rate=1e-3, checkpoint=tmp_path / "run")
-    with pytest.raises(DapError, match=r"belongs to a run with objective Erm\(\)"):
+    with pytest.raises(DapError, match="belongs to a run with objective kind='Erm'"):
         trained(steps=4, objective=dap.objectives.Irm(), checkpoint=tmp_path / "run")
     trained(steps=4, objective=dap.objectives.Irm(weight=2), checkpoint=tmp_path / "irm")
-    with pytest.raises(DapError, match=r"belongs to a run with objective Irm\(weight=2, anneal=500\)"):
+    with pytest.raises(DapError, match="belongs to a run with objective weight=2:"):
         trained(steps=4, objective=dap.objectives.Irm(weight=3), checkpoint=tmp_path / "irm")
     with pytest.raises(DapError, match="belongs to a run with another model"):
         trained(make_classifier(), steps=4, checkpoint=tmp_path / "run")
+    dap.learn_masks(make_model("tied"), SOURCES, dap.PruneConfig(steps=1), checkpoint=tmp_path / "masks")
+    with pytest.raises(DapError, match="is a file of mask learning, not of dense training: give another name"):
+        trained(steps=4, checkpoint=tmp_path / "masks")
     (tmp_path / "run").write_bytes(b"not a checkpoint")
     with pytest.raises(DapError, match="is damaged or not a checkpoint"):
         trained(steps=4, checkpoint=tmp_path / "run")
@@ -178,3 +182,28 @@ def test_a_suites_values_are_the_papers():
     assert dap.TrainConfig.from_dict({"swad": {"patience": 4}, "steps": 3}).swad == dap.SwadConfig(patience=4)
     with pytest.raises(DapError, match="unknown option 'stepps'; the options of TrainConfig are steps"):
         dap.TrainConfig.from_dict({"stepps": 3})
+
+
+def test_tied_weights_can_be_saved(tmp_path):
+    first = trained(make_model("tied"), steps=6, checkpoint=tmp_path / "run")
+    again = trained(make_model("tied"), steps=6, checkpoint=tmp_path / "run")
+    assert same(weights_of(first), weights_of(again))
+
+
+def test_any_function_of_outputs_and_labels_trains():
+    def doubled(outputs, labels):
+        return 2 * dap.objectives.Erm()(outputs, labels)
+
+    assert trained(steps=1, objective=doubled).losses[0] == pytest.approx(2 * trained(steps=1).losses[0])
+
+
+def test_a_model_without_weights_to_train_is_named():
+    with pytest.raises(DapError, match="no weights to train: set requires_grad"):
+        trained(make_model("tied").requires_grad_(False))
+
+
+def test_averaged_weights_are_scored_themselves():
+    dense = trained(steps=40, validation=OTHERS, check_every=2, swad=dap.SwadConfig())
+    assert dense.score is not None
+    assert dense.score.accuracy == {name: accuracy(dense.model, data) for name, data in OTHERS.items()}
+    assert dense.score.step == dense.selected

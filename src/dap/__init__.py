@@ -4,7 +4,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from dap import criteria, data, evaluation, models, objectives
+    from dap import criteria, data, dense, evaluation, models, objectives, selection
     from dap.config import PruneConfig, SwadConfig, TrainConfig
     from dap.engine import Engine, launch
     from dap.errors import DapError
@@ -33,11 +33,13 @@ __all__ = [
     "bake",
     "criteria",
     "data",
+    "dense",
     "evaluation",
     "launch",
     "learn_masks",
     "models",
     "objectives",
+    "selection",
     "train",
 ]
 

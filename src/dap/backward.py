@@ -100,7 +100,7 @@ def forward(
     else:
         parts = [Outputs.of(model(inputs)) for inputs, _ in batches.values()]
     outputs = {
-        domain: part._replace(reference=objective.observe(inputs))
+        domain: part.only(objective.needs)._replace(reference=objective.observe(inputs))
         for part, (domain, (inputs, _)) in zip(parts, batches.items(), strict=True)
     }
     labels = {domain: y if y.is_floating_point() else y.long() for domain, (_, y) in batches.items()}
@@ -152,7 +152,7 @@ def _value(loss: Tensor, ranks: Ranks) -> float:
 
 def _check_graph(outputs: Mapping[str, Outputs]) -> None:
     if not any(tensor.requires_grad for output in outputs.values() for tensor in output.tensors()):
-        raise DapError("no output depends on a masked weight: does the model run under no_grad or detach its outputs?")
+        raise DapError("no output depends on the weights: does the model run under no_grad or detach its outputs?")
 
 
 def _check_batch(domain: str, inputs: Tensor, labels: Tensor) -> None:

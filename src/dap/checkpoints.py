@@ -13,21 +13,27 @@ from torch import Tensor
 from dap.errors import DapError
 from dap.files import replacing
 
-_VALUES, _CHECKSUMS = "__values__", "__checksums__"
+_VALUES, _CHECKSUMS, _KIND = "__values__", "__checksums__", "__kind__"
 
 
-def save_state(path: str | Path, tensors: Mapping[str, Tensor], values: Mapping[str, Any]) -> None:
+def save_state(path: str | Path, tensors: Mapping[str, Tensor], values: Mapping[str, Any], kind: str = "") -> None:
     """Write tensors and values (whatever JSON holds) to a safetensors file, whole or not at all."""
-    packed = zlib.compress(json.dumps(values).encode(), 1)
-    arrays = {name: tensor.contiguous() for name, tensor in tensors.items()}
+    packed = zlib.compress(json.dumps({**values, _KIND: kind}).encode(), 1)
+    arrays: dict[str, Tensor] = {}
+    seen: set[int] = set()
+    for name, tensor in tensors.items():
+        tensor = tensor.detach().contiguous()
+        # Tied weights have one memory and two names, which the format refuses.
+        arrays[name] = tensor.clone() if tensor.untyped_storage().data_ptr() in seen else tensor
+        seen.add(tensor.untyped_storage().data_ptr())
     arrays[_VALUES] = torch.frombuffer(bytearray(packed), dtype=torch.uint8)
     arrays[_CHECKSUMS] = _checksums(arrays)
     with replacing(path) as temporary:
         safetensors.torch.save_file(arrays, temporary)
 
 
-def load_state(path: str | Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """What `save_state` wrote. A damaged file is an error."""
+def load_state(path: str | Path, kind: str = "") -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """What `save_state` wrote. A damaged file, or one of another kind, is an error."""
     try:
         arrays = safetensors.torch.load_file(path)
         checksums = arrays.pop(_CHECKSUMS)
@@ -36,7 +42,15 @@ def load_state(path: str | Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
         raise DapError(f"{path} is damaged or not a checkpoint ({error}): remove it to start again") from None
     if not sound:
         raise DapError(f"{path} is damaged (a checksum differs): remove it to start again")
-    return arrays, json.loads(zlib.decompress(arrays.pop(_VALUES).numpy().tobytes()))
+    values = json.loads(zlib.decompress(arrays.pop(_VALUES).numpy().tobytes()))
+    if (found := values.pop(_KIND, "")) != kind:
+        raise DapError(f"{path} is a file of {found or 'another kind'}, not of {kind}: give another name")
+    return arrays, values
+
+
+def difference(theirs: Mapping[str, Any], ours: Mapping[str, Any]) -> str:
+    """What the one has and the other has not, as `name=value, …`."""
+    return ", ".join(f"{name}={value!r}" for name, value in theirs.items() if ours.get(name) != value)
 
 
 def checksum(tensor: Tensor) -> int:

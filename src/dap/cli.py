@@ -49,6 +49,8 @@ def train_suite(
     on_corrupt: Literal["fail", "skip"] = "fail",
     backbone: str = "resnet50",
     weights: str | None = "pretrained",
+    dropout: float = 0.0,
+    stride_in_1x1: bool = False,
     objective: str = "erm",
     options: dict[str, Any] | None = None,
     train: TrainConfig = TrainConfig(),  # noqa: B008  # frozen
@@ -70,7 +72,9 @@ def train_suite(
         pixels: the side of the images
         on_corrupt: what to do about images that cannot be read
         backbone: small_resnet, or a model of timm
-        weights: pretrained (from the hub), a file, or null for random ones
+        weights: pretrained (from the hub), a file, or null for random ones (then with --train.freeze_norms false)
+        dropout: before the last layer
+        stride_in_1x1: for a ResNet's original weights, see docs/models.md
         objective: erm, irm, group_dro, mixup, mldg, coral, mmd, dann, cdann or miro
         options: of the objective, as --options.weight 0.5
         train: steps, learning rate and so on; its seed also draws the splits
@@ -90,12 +94,26 @@ def train_suite(
     from dap.runs import TrainSpec, train_dense
 
     names = tuple(name.strip() for name in targets.split(","))
-    files = (root, pixels, on_corrupt)
-    spec = TrainSpec(suite, names, *files, backbone, weights, objective, options or {}, train)
+    spec = TrainSpec(
+        suite,
+        names,
+        root=root,
+        pixels=pixels,
+        on_corrupt=on_corrupt,
+        backbone=backbone,
+        weights=weights,
+        dropout=dropout,
+        stride_in_1x1=stride_in_1x1,
+        objective=objective,
+        options=options or {},
+        train=train,
+    )
     engine = launch(devices, nodes, precision, accelerator)
     config = train.resolved(suite, objective)
     with progress("dense training", config.steps, quiet=not engine.first) as advance:
-        result = train_dense(spec, out, engine=engine, on_step=lambda stats: advance(f"loss {stats.loss:.3f}"))
+        result = train_dense(
+            spec, out, engine=engine, on_step=lambda stats: advance(f"loss {stats.loss:.3f}", stats.step)
+        )
     if not engine.first:
         return 0
     if json:
@@ -103,8 +121,7 @@ def train_suite(
     elif result["interrupted"]:
         print(f"stopped after step {result['steps']}; the same command goes on from there")
     else:
-        best = next(row for row in result["validation"] if row["step"] == result["selected"])
-        print(f"step {result['selected']}, sources' validation: {_percentages(best['accuracy'])}")
+        print(f"step {result['selected']}, sources' validation: {_percentages(result['score']['accuracy'])}")
         for target, scores in result["targets"].items():
             print(f"unseen {target}: {_percentages(scores)}")
         print(f"saved in {out}")
@@ -131,6 +148,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return call(VERBS[verb], f"dap {verb}", given[len(verb.split()) :])
     except DapError as error:
         print(f"dap: {error}", file=sys.stderr)
+        return 1
+    except OSError as error:
+        print(f"dap: {error.filename or ''}: {error.strerror or error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         print("dap: interrupted", file=sys.stderr)

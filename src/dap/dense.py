@@ -24,7 +24,7 @@ def save_dense(
         raise DapError(f"{type(objective).__name__} is not in dap.objectives.OBJECTIVES: add it, to find it again")
     values = {"objective": name, "options": objective.options(), "domains": list(domains), "classes": model.classes}
     tensors = {key: tensor.cpu() for key, tensor in objective.state_dict().items()}
-    save_state(Path(folder) / OBJECTIVE, tensors, values)
+    save_state(Path(folder) / OBJECTIVE, tensors, values, "an objective")
     save_classifier(model, Path(folder) / MODEL, replace(card, notes={**card.notes, "sources": list(domains)}))
 
 
@@ -42,7 +42,7 @@ def load_dense(folder: str | Path) -> tuple[Classifier, Objective, ModelCard]:
         if not (folder / part).is_file():
             raise DapError(f"no {part} in {folder}: give the folder of a finished dense training")
     model, card = load_classifier(folder / MODEL)
-    tensors, values = load_state(folder / OBJECTIVE)
+    tensors, values = load_state(folder / OBJECTIVE, "an objective")
     objective = OBJECTIVES[values["objective"]](**values["options"])
     objective.prepare(model, tuple(values["domains"]), values["classes"])
     objective.load_state_dict(tensors)

@@ -17,6 +17,8 @@ from dap.objectives.objective import Batches
 from dap.parallel import ALONE, Ranks
 from dap.sources import Source, batch_stream, draws_alone, to_device
 
+PRECISIONS = ("32-true", "bf16-mixed")
+
 T = TypeVar("T")
 
 
@@ -40,6 +42,8 @@ def launch(devices: int | str = 1, nodes: int = 1, precision: str = "32-true", a
     They are started by running the program's own command again, so call it early. Under torchrun or Slurm, which start
     processes themselves, they only find each other. `precision="bf16-mixed"` runs in bfloat16 where it is safe.
     """
+    if precision not in PRECISIONS:
+        raise DapError(f"precision is {precision!r}; choose one of {', '.join(PRECISIONS)}")
     from lightning_fabric import Fabric  # seconds to import
 
     try:
@@ -70,6 +74,10 @@ class Job(Protocol):
         """Write down all that going on later needs."""
         ...
 
+    def fingerprint(self) -> int:
+        """A number that differs where the models do."""
+        ...
+
 
 def run(
     job: Job,
@@ -87,6 +95,10 @@ def run(
     The job is saved every `save_every` steps, at the end, on Ctrl-C, and when a step fails: nothing that was computed
     before is lost. All processes stop together.
     """
+    if not engine.ranks.same(job.steps_done):
+        raise DapError("the processes would not go on from the same step: keep the checkpoint where all can read it")
+    if engine.ranks.size > 1 and not engine.ranks.same(job.fingerprint()):
+        raise DapError("the processes have different models: build them from the same weights and the same seed")
     streams = {
         domain: batch_stream(domain, source, batch_size, seed, job.steps_done, engine.ranks)
         for domain, source in sources.items()
@@ -116,8 +128,9 @@ def run(
                     on_step(stats)
         except Exception:
             save()
-            # Ctrl-C reaches the workers of a loader too, and its complaint is not the user's.
-            if not (interrupt.requested and whole == job.steps_done):
+            # Ctrl-C reaches the workers of a loader too, and its complaint is not the user's. Other processes, though,
+            # would wait for this one.
+            if engine.ranks.size > 1 or not (interrupt.requested and whole == job.steps_done):
                 raise
         save()
     engine.ranks.wait()  # what was saved is there for all of them

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from dap.backward import loss_of
-from dap.checkpoints import checksum, load_state, save_state
+from dap.checkpoints import checksum, difference, load_state, save_state
 from dap.config import PruneConfig
 from dap.engine import Engine, run
 from dap.errors import DapError
@@ -134,6 +134,12 @@ class _Learning:
     def finished(self) -> bool:
         return self.path.pruner.finished
 
+    def fingerprint(self) -> int:
+        masked = self.path.pruner.masked.model
+        return checksum(
+            torch.tensor([*_fingerprint(masked).values(), *_fingerprint(self.path.pruner.objective).values()])
+        )
+
     def step(self, batches: Batches) -> StepStats:
         stats = self.path.pruner.step(batches)
         row = stats._asdict()
@@ -222,11 +228,11 @@ def _save(path: MaskPath, checkpoint: str | Path, domains: list[str]) -> None:
         rows[key] = [shot.step, shot.relaxed_loss, shot.hard_loss, shot.validation]
     values = {"pruner": state, "domains": domains} | _identity(path.pruner)
     values |= {"snapshots": rows, "history": path.history}
-    save_state(checkpoint, tensors, values)
+    save_state(checkpoint, tensors, values, "mask learning")
 
 
 def _restore(path: MaskPath, checkpoint: str | Path, domains: list[str]) -> None:
-    tensors, values = load_state(checkpoint)
+    tensors, values = load_state(checkpoint, "mask learning")
     if values["domains"] != domains:
         raise DapError(f"{checkpoint} belongs to a run on domains {values['domains']}: remove it to start again")
     ours, theirs = _identity(path.pruner), values["model"]
@@ -236,7 +242,8 @@ def _restore(path: MaskPath, checkpoint: str | Path, domains: list[str]) -> None
         if ours["model"].get(name) != theirs.get(name):
             raise DapError(f"{checkpoint} belongs to another model ({name} differs): remove it to start again")
     if ours["objective"] != values["objective"]:
-        raise DapError(f"{checkpoint} belongs to another objective, {values['objective'][0]}: remove it to start again")
+        known = difference(values["objective"][0], ours["objective"][0])
+        raise DapError(f"{checkpoint} belongs to another objective ({known or 'its state'}): remove it to start again")
     path.history = values["history"]
     for key, (step, relaxed_loss, hard_loss, accuracies) in values["snapshots"].items():
         masks = Masks.from_bytes(tensors[f"masks.{key}"].numpy().tobytes(), str(checkpoint))

@@ -40,6 +40,12 @@ class Outputs(NamedTuple):
         parts = zip(*(tensor.split(sizes) for tensor in self.tensors()), strict=True)
         return [self.replaced(part) for part in parts]
 
+    def only(self, needs: str) -> "Outputs":
+        """Without what an objective does not look at, which would otherwise be kept, and sent from rank to rank."""
+        if needs == "logits":
+            return self._replace(features=None, stages=())
+        return self._replace(stages=()) if needs == "features" else self
+
     def mapped(self, change: Callable[[Tensor], Tensor]) -> "Outputs":
         """With every tensor changed, the constants too."""
         changed = self.replaced([change(tensor) for tensor in self.tensors()])

@@ -72,6 +72,10 @@ class Ranks:
         """Whether any rank says so."""
         return self.totals(float(flag))[0] > 0
 
+    def same(self, number: int) -> bool:
+        """Whether all ranks have this number, below 2³²."""
+        return len(set(self.totals(*(float(number) * (rank == self.rank) for rank in range(self.size))))) == 1
+
     def wait(self) -> None:
         """Until all ranks are here."""
         self.totals(0.0)

@@ -14,8 +14,8 @@ class _Rate(ProgressColumn):
 
 
 @contextmanager
-def progress(description: str, total: int, quiet: bool = False) -> Iterator[Callable[[str], None]]:
-    """A bar for `total` steps; inside, each call advances it by one and shows a short note.
+def progress(description: str, total: int, quiet: bool = False) -> Iterator[Callable[..., None]]:
+    """A bar for `total` steps; inside, each call advances it by one, or to `done`, and shows a short note.
 
     >>> with progress("mask learning", 2) as advance:
     ...     advance("loss 0.5")
@@ -33,7 +33,7 @@ def progress(description: str, total: int, quiet: bool = False) -> Iterator[Call
     with Progress(*columns, console=console, disable=quiet or not console.is_terminal) as bar:
         task = bar.add_task(description, total=total, note="")
 
-        def advance(note: str = "") -> None:
-            bar.update(task, advance=1, note=note)
+        def advance(note: str = "", done: int | None = None) -> None:
+            bar.update(task, advance=1 if done is None else None, completed=done, note=note)
 
         yield advance

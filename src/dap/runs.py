@@ -1,6 +1,7 @@
 """A run: from a specification to a folder with its result."""
 
 import json
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -8,12 +9,13 @@ from typing import Any, Literal
 
 import torch
 
+from dap.checkpoints import difference
 from dap.config import TrainConfig
 from dap.data import Images, Suite, load_suite, split_suite
 from dap.dense import save_dense
 from dap.engine import Engine
 from dap.errors import DapError
-from dap.evaluation import accuracy
+from dap.evaluation import score
 from dap.files import write_atomic
 from dap.models import Classifier, ModelCard, create_classifier
 from dap.objectives import OBJECTIVES, Objective
@@ -33,6 +35,8 @@ class TrainSpec:
     on_corrupt: Literal["fail", "skip"] = "fail"
     backbone: str = "resnet50"
     weights: str | None = "pretrained"  # or a file; None: random
+    dropout: float = 0.0
+    stride_in_1x1: bool = False  # where a ResNet's first blocks halve the image: as in its original weights
     objective: str = "erm"
     options: Mapping[str, Any] = field(default_factory=dict)  # of the objective
     train: TrainConfig = field(default_factory=TrainConfig)
@@ -44,7 +48,7 @@ class Sources:
 
     train: dict[str, Source]
     held_out: dict[str, Source]
-    # By unseen domain: its 80 %, which DomainBed reports, its 20 %, which the oracle looks at, and all of it.
+    # By unseen domain: its 80 %, which DomainBed reports, and its 20 %, which the oracle looks at.
     targets: dict[str, dict[str, Source]]
 
 
@@ -59,22 +63,36 @@ def divide(suite: Suite, targets: tuple[str, ...], seed: int) -> Sources:
     sources = Sources({}, {}, {})
     for domain, (rest, held_out) in parts.items():
         if domain in targets:
-            whole = suite.domains[domain]
-            sources.targets[domain] = {"80 %": rest, "20 %": held_out, "all": whole}
+            sources.targets[domain] = {"80 %": rest, "20 %": held_out}
         else:
             sources.train[domain] = rest.augmented() if isinstance(rest, Images) else rest
             sources.held_out[domain] = held_out
+    _warn_of_shared_groups(suite, targets)
     return sources
+
+
+def _warn_of_shared_groups(suite: Suite, targets: tuple[str, ...]) -> None:
+    groups = {
+        domain: set(images.groups.tolist())
+        for domain, images in suite.domains.items()
+        if isinstance(images, Images) and images.groups is not None
+    }
+    for target in targets:
+        seen = set[int]().union(*(found for domain, found in groups.items() if domain not in targets))
+        if shared := groups.get(target, set()) & seen:
+            warnings.warn(f"{len(shared)} groups of {target} are also in a source: it is not unseen", stacklevel=3)
 
 
 def make_objective(name: str, options: Mapping[str, Any], suite: str) -> Objective:
     if name not in OBJECTIVES:
         raise DapError(f"there is no objective {name!r}; choose one of {', '.join(OBJECTIVES)}")
-    try:
-        return OBJECTIVES[name](**{**OBJECTIVES[name].defaults_for(suite), **options})
-    except TypeError:
-        known = ", ".join(OBJECTIVES[name]().options()) or "none"
-        raise DapError(f"objective {name!r} does not take {', '.join(options)}; its options: {known}") from None
+    known = OBJECTIVES[name]().options()
+    for option, value in options.items():
+        if option not in known:
+            raise DapError(f"objective {name!r} does not take {option}; its options: {', '.join(known) or 'none'}")
+        if isinstance(value, str) or isinstance(known[option], list) != isinstance(value, list | tuple):
+            raise DapError(f"option {option} of objective {name!r} is {value!r}; its default is {known[option]!r}")
+    return OBJECTIVES[name](**{**OBJECTIVES[name].defaults_for(suite), **options})
 
 
 def train_dense(
@@ -94,16 +112,16 @@ def train_dense(
     objective = make_objective(spec.objective, spec.options, spec.suite)
     config = spec.train.resolved(spec.suite, spec.objective)
     suite = load_suite(spec.suite, spec.root, spec.pixels, on_corrupt=spec.on_corrupt)
-    sources = divide(suite, spec.targets, spec.train.seed)
-    with torch.random.fork_rng([]):
-        torch.manual_seed(spec.train.seed)
-        model = create_classifier(spec.backbone, len(suite.classes), spec.weights)
+    sources = divide(suite, spec.targets, config.seed)
+    model = _build(spec, suite, config.seed)
+    _claim(folder, spec, engine)
     dense = train(
         model,
         sources.train,
         config,
         objective=objective,
         validation=sources.held_out,
+        watch={f"{target} {part}": data for target, parts in sources.targets.items() for part, data in parts.items()},
         checkpoint=folder / "state.safetensors",
         on_step=on_step,
         engine=engine,
@@ -117,17 +135,43 @@ def train_dense(
     return result
 
 
+def _build(spec: TrainSpec, suite: Suite, seed: int) -> Classifier:
+    options: dict[str, Any] = {}
+    if spec.backbone != "small_resnet":  # it takes images of any size, and has no such options
+        options = {"pixels": suite.pixels, "dropout": spec.dropout, "stride_in_1x1": spec.stride_in_1x1}
+    with torch.random.fork_rng([]):
+        torch.manual_seed(seed)
+        return create_classifier(spec.backbone, len(suite.classes), spec.weights, **options)
+
+
+def _claim(folder: Path, spec: TrainSpec, engine: Engine) -> None:
+    """Write down whose folder this is, or refuse it if it is another run's."""
+    file, ours = folder / "spec.json", json.loads(json.dumps(asdict(spec)))
+    if file.exists():
+        theirs = json.loads(file.read_text())
+        if known := difference(theirs, ours):
+            raise DapError(f"{folder} holds a run with {known}: choose another folder, or remove it")
+    elif engine.first:
+        write_atomic(file, json.dumps(ours, indent=1).encode())
+    engine.ranks.wait()
+
+
 def _result(spec: TrainSpec, dense: Dense, sources: Sources, engine: Engine) -> dict[str, Any]:
-    assert isinstance(dense.model, Classifier)
-    scores = {
-        target: {part: accuracy(dense.model, data, ranks=engine.ranks) for part, data in parts.items()}
-        for target, parts in sources.targets.items()
-    }
-    return {
+    result = {
         "spec": asdict(spec),
         "steps": len(dense.losses),
         "interrupted": dense.interrupted,
         "selected": dense.selected,
+        "score": None if dense.score is None else asdict(dense.score),
         "validation": [asdict(score) for score in dense.scores],
-        "targets": scores,
+        "targets": {},
+        # For the oracle, `evaluation.oracle`, and for curves. Nothing was selected by it.
+        "watched, not selected by": dense.watched,
     }
+    if not dense.interrupted:
+        for target, parts in sources.targets.items():
+            scores = {part: score(dense.model, data, ranks=engine.ranks) for part, data in parts.items()}
+            images = sum(found.images for found in scores.values())
+            whole = sum(found.accuracy * found.images for found in scores.values()) / images
+            result["targets"][target] = {part: found.accuracy for part, found in scores.items()} | {"all": whole}
+    return result

@@ -1,7 +1,7 @@
 """One step of dense training."""
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from typing import Any, NamedTuple
@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
-from torch.nn.modules.batchnorm import _NormBase
+from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
 
 from dap.averaging import Swad
 from dap.backward import task_gradient
@@ -45,6 +45,8 @@ class Trainer:
         self.model, self.objective, self.config, self.ranks = model, objective, config, ranks
         self.steps_done = 0
         self.weights = {name: weight for name, weight in model.named_parameters() if weight.requires_grad}
+        if not self.weights:
+            raise DapError("the model has no weights to train: set requires_grad on those that are to move")
         self.device = next(iter(self.weights.values())).device
         options = {"betas": objective.betas, "eps": _EPS, "weight_decay": config.weight_decay}
         self.optimisers = {
@@ -83,8 +85,8 @@ class Trainer:
             self._move("model", ours, rate)
         if turn != "model":
             self._move("learned", theirs, self.objective.learning_rate(rate))
-        if not self.config.freeze_norms:  # each rank saw other images
-            self.ranks.mean_(buffer for buffer in self.model.buffers() if buffer.is_floating_point())
+        if not self.config.freeze_norms:
+            self._share_statistics()
         self.steps_done = step
         if self.swad is not None:
             self.swad.add(self.model.state_dict())
@@ -141,6 +143,26 @@ class Trainer:
             torch.manual_seed(derive_seed("dropout", self.config.seed, step, self.ranks.rank))
             yield
 
+    @torch.no_grad()
+    def estimate_norms(self, batches: Iterable[Batches]) -> None:
+        """Give norm layers the statistics of the weights as they are now: those along the way were others."""
+        norms = [module for module in self.model.modules() if isinstance(module, _BatchNorm)]
+        momenta = [norm.momentum for norm in norms]
+        for norm in norms:
+            norm.reset_running_stats()
+            norm.momentum = None  # the mean over all batches
+            norm.train()
+        for batch in batches:
+            self.model(torch.cat([inputs.to(self.device) for inputs, _ in batch.values()]))
+        self.model.eval()
+        for norm, momentum in zip(norms, momenta, strict=True):
+            norm.momentum = momentum
+        self._share_statistics()
+
+    def _share_statistics(self) -> None:
+        # Each rank saw other images.
+        self.ranks.mean_(buffer for buffer in self.model.buffers() if buffer.is_floating_point())
+
     # ---- state
 
     def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -170,7 +192,8 @@ class Trainer:
                     optimiser.state[parameter][moment] = tensor.to(place, copy=True)
         self.steps_done = values["steps_done"]
         if self.swad is not None:
-            self.swad.load(under(tensors, "swad."), values["swad"])
+            averages = {name: tensor.to(self.device) for name, tensor in under(tensors, "swad.").items()}
+            self.swad.load(averages, values["swad"])
 
 
 def under(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:

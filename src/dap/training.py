@@ -1,7 +1,7 @@
 """Dense training from start to end: evaluation, selection on the sources, interruption and exact resume."""
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -9,17 +9,19 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from dap.checkpoints import load_state, save_state
+from dap.checkpoints import checksum, difference, load_state, save_state
 from dap.config import TrainConfig
 from dap.engine import Engine, run
 from dap.errors import DapError
 from dap.evaluation.accuracy import score
 from dap.objectives import Erm, Objective
-from dap.objectives.objective import Batches
+from dap.objectives.objective import Batches, Loss
 from dap.outputs import Outputs
 from dap.selection import SourceScore, training_domain_validation
 from dap.sources import Source, batch_stream, check_held_out, iter_once
 from dap.trainer import Trainer, TrainStats, under
+
+_NORM_BATCHES = 100  # to estimate the statistics of averaged weights from
 
 
 @dataclass
@@ -30,9 +32,10 @@ class Dense:
     objective: Objective  # with what it learned beside the model
     losses: list[float] = field(default_factory=list)  # of every step
     scores: list[SourceScore] = field(default_factory=list)  # of every evaluation
-    # Accuracy of every evaluation on the data to watch, by name: for reports; selection does not receive it.
-    watched: list[dict[str, float]] = field(default_factory=list)
+    # Accuracy of every evaluation on the data to watch, by step and name: for reports; selection does not receive it.
+    watched: dict[int, dict[str, float]] = field(default_factory=dict)
     selected: int = 0  # the step whose weights the model has; of averaged weights, the last step that went in
+    score: SourceScore | None = None  # of those weights
     interrupted: bool = False  # by Ctrl-C
 
 
@@ -41,7 +44,7 @@ def train(
     sources: Mapping[str, Source],
     config: TrainConfig | None = None,
     *,
-    objective: Objective | None = None,
+    objective: Objective | Loss | None = None,
     validation: Mapping[str, Source] | None = None,
     watch: Mapping[str, Source] | None = None,
     checkpoint: str | Path | None = None,
@@ -66,7 +69,7 @@ def train(
     _check(sources, config, validation, checkpoint_every)
     if engine.device is not None:
         model.to(engine.device)
-    objective = objective or Erm()
+    objective = Objective.of(objective or Erm())
     with torch.random.fork_rng([]):
         torch.manual_seed(config.seed)
         device = next(model.parameters()).device
@@ -86,7 +89,7 @@ def train(
         device=device,
         on_step=on_step,
     )
-    job.select()
+    job.select(sources)
     return dense
 
 
@@ -114,6 +117,10 @@ class _Training:
     def finished(self) -> bool:
         return self.trainer.finished
 
+    def fingerprint(self) -> int:
+        state = [*self.trainer.model.state_dict().values(), *self.trainer.objective.state_dict().values()]
+        return checksum(torch.tensor([checksum(tensor) for tensor in state]))
+
     def step(self, batches: Batches) -> TrainStats:
         stats = self.trainer.step(batches)
         every, last = self.trainer.config.check_every, stats.step == self.trainer.config.steps
@@ -125,27 +132,45 @@ class _Training:
     def _evaluate(self, step: int) -> None:
         model, ranks, dense = self.trainer.model, self.trainer.ranks, self.dense
         if self.validation:
-            scores = {domain: score(model, held_out, ranks=ranks) for domain, held_out in self.validation.items()}
-            accuracies = {domain: found.accuracy for domain, found in scores.items()}
-            new = SourceScore(step, accuracies, {domain: found.loss for domain, found in scores.items()})
+            new = self._score(step)
             if training_domain_validation([*dense.scores, new]) is new and self.trainer.swad is None:
                 self.best = {name: tensor.detach().cpu().clone() for name, tensor in model.state_dict().items()}
             if self.trainer.swad is not None:
                 self.trainer.swad.close(step, new.mean_loss)
             dense.scores.append(new)
         if self.watch:
-            dense.watched.append({name: score(model, data, ranks=ranks).accuracy for name, data in self.watch.items()})
+            accuracies = {name: score(model, data, ranks=ranks).accuracy for name, data in self.watch.items()}
+            dense.watched[step] = accuracies
 
-    def select(self) -> None:
+    def _score(self, step: int) -> SourceScore:
+        model, ranks = self.trainer.model, self.trainer.ranks
+        scores = {domain: score(model, held_out, ranks=ranks) for domain, held_out in self.validation.items()}
+        accuracies = {domain: found.accuracy for domain, found in scores.items()}
+        return SourceScore(step, accuracies, {domain: found.loss for domain, found in scores.items()})
+
+    def select(self, sources: Mapping[str, Source]) -> None:
         """Give the model the weights that the sources speak for."""
         swad, dense = self.trainer.swad, self.dense
         dense.selected = self.steps_done
-        if swad is not None:
+        if swad is not None and self.steps_done:
             dense.model.load_state_dict(swad.finish())
+            if not self.trainer.config.freeze_norms:
+                self.trainer.estimate_norms(self._more_batches(sources))
             dense.selected = swad.end or dense.selected
+            dense.score = self._score(dense.selected)
         elif self.best:
             dense.model.load_state_dict(self.best)
-            dense.selected = training_domain_validation(dense.scores).step
+            dense.score = training_domain_validation(dense.scores)
+            dense.selected = dense.score.step
+
+    def _more_batches(self, sources: Mapping[str, Source]) -> Iterator[Batches]:
+        """Those that further steps would have seen."""
+        config, ranks = self.trainer.config, self.trainer.ranks
+        streams = {
+            domain: batch_stream(domain, source, config.batch_size, config.seed, config.steps, ranks)
+            for domain, source in sources.items()
+        }
+        return ({domain: next(stream) for domain, stream in streams.items()} for _ in range(_NORM_BATCHES))
 
     # ---- resume
 
@@ -155,6 +180,7 @@ class _Training:
             "objective": self.trainer.objective.identity(),
             "domains": self.domains,
             "validation": list(self.validation),
+            "watch": list(self.watch),
             "model": {name: list(tensor.shape) for name, tensor in self.trainer.model.state_dict().items()},
         }
 
@@ -165,26 +191,21 @@ class _Training:
         tensors |= {f"best.{name}": tensor for name, tensor in self.best.items()}
         values |= {"identity": self._identity(), "losses": self.dense.losses, "watched": self.dense.watched}
         values["scores"] = [dataclasses.asdict(row) for row in self.dense.scores]
-        save_state(self.checkpoint, tensors, values)
+        save_state(self.checkpoint, tensors, values, "dense training")
 
     def restore(self, checkpoint: str | Path) -> None:
-        tensors, values = load_state(checkpoint)
+        tensors, values = load_state(checkpoint, "dense training")
         ours, theirs = self._identity(), values["identity"]
         for name in ours:
             if ours[name] != theirs[name]:
-                shown = "another model" if name == "model" else f"{name} {_difference(theirs[name], ours[name])}"
+                known = difference(theirs[name], ours[name]) if isinstance(ours[name], dict) else theirs[name]
+                shown = "another model" if name == "model" else f"{name} {known}"
                 raise DapError(f"{checkpoint} belongs to a run with {shown}: remove it to start again")
         self.best = under(tensors, "best.")
         self.trainer.load({name: t for name, t in tensors.items() if not name.startswith("best.")}, values)
-        self.dense.losses, self.dense.watched = values["losses"], values["watched"]
+        self.dense.losses = values["losses"]
+        self.dense.watched = {int(step): accuracies for step, accuracies in values["watched"].items()}
         self.dense.scores = [SourceScore(**row) for row in values["scores"]]
-
-
-def _difference(theirs: Any, ours: Any) -> Any:
-    """Of two mappings, what differs; of anything else, the first."""
-    if not isinstance(theirs, dict):
-        return theirs
-    return ", ".join(f"{name}={value!r}" for name, value in theirs.items() if ours.get(name) != value)
 
 
 def _classes(model: nn.Module, sources: Mapping[str, Source], config: TrainConfig) -> int:

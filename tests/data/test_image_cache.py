@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -91,6 +92,17 @@ def test_killed_and_resumed(listing: Listing, tmp_path: Path) -> None:
     store = cached(logged(listing, 0, tmp_path / "second"), 16, tmp_path / "cache", "test")
     assert len((tmp_path / "second").read_text().split()) == 23 - done
     expect_whole(listing, store)
+
+
+def test_a_file_that_is_not_handed_over_is_no_damaged_image(tmp_path: Path) -> None:
+    listing = make_listing(tmp_path, 4)
+
+    def refusing(row: int) -> object:
+        raise OSError(errno.EIO, "Input/output error")
+
+    with pytest.raises(DapError, match=r"cannot read 000.png \(Input/output error\): check disk and rights"):
+        cached(replace(listing, open=refusing), 8, tmp_path / "cache", "images")
+    assert cached(listing, 8, tmp_path / "cache", "images").readable.all()
 
 
 def test_two_processes_at_once_share_the_work_of_one(listing: Listing, tmp_path: Path) -> None:

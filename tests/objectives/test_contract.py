@@ -135,6 +135,11 @@ def test_the_loss_is_computed_in_full_precision_where_the_model_is_not(name):
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
 
 
+def test_mldg_without_a_domain_to_test_on_is_refused():
+    with pytest.raises(DapError, match="meta_test is 0; MLDG needs at least 1"):
+        OBJECTIVES["mldg"](meta_test=0)
+
+
 @pytest.mark.parametrize("name", MASK_LOSS_IS_ERMS)
 def test_masks_are_learnt_under_erms_loss(name):
     model, objective = trained(name)

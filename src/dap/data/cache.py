@@ -142,7 +142,7 @@ def _build(listing: Listing, pixels: int, folder: Path, title: str) -> None:
                 advance("")
             for first in range(start, len(listing), block):
                 rows = np.arange(first, min(first + block, len(listing)))
-                decoded, originals, _ = decode_rows(listing, rows, pixels)
+                decoded, originals, _ = decode_rows(listing, rows, pixels, strict=True)
                 _append(images, decoded)
                 _append(sizes, originals)
                 for _ in rows:

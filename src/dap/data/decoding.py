@@ -1,5 +1,6 @@
 """Image files to bytes of a square: DomainBed's eval transform up to the normalisation."""
 
+import errno
 from typing import Any
 
 import numpy as np
@@ -24,8 +25,13 @@ def decode(file: Any, pixels: int) -> tuple[np.ndarray, tuple[int, int]]:
     return np.asarray(square).transpose(2, 0, 1), (height, width)
 
 
-def decode_rows(listing: Listing, rows: np.ndarray, pixels: int) -> tuple[np.ndarray, np.ndarray, dict[int, str]]:
-    """Bytes [n, 3, pixels, pixels], sizes [n, 2] and, for rows that cannot be decoded, what is wrong with them."""
+def decode_rows(
+    listing: Listing, rows: np.ndarray, pixels: int, strict: bool = False
+) -> tuple[np.ndarray, np.ndarray, dict[int, str]]:
+    """Bytes [n, 3, pixels, pixels], sizes [n, 2] and, for rows that cannot be decoded, what is wrong with them.
+
+    `strict`: a file that the system does not hand over is an error at once. It may be sound, and there the next time.
+    """
     images = np.zeros((len(rows), 3, pixels, pixels), np.uint8)
     sizes = np.zeros((len(rows), 2), np.int32)
     errors: dict[int, str] = {}
@@ -35,6 +41,8 @@ def decode_rows(listing: Listing, rows: np.ndarray, pixels: int) -> tuple[np.nda
         try:
             images[place], sizes[place] = decode(listing.open(row), pixels)
         except Exception as error:  # decoders of damaged files raise anything at all
+            if strict and isinstance(error, OSError) and error.errno not in (None, errno.ENOENT):
+                raise DapError(f"cannot read {listing.names[row]} ({error.strerror}): check disk and rights") from None
             errors[row] = " ".join(str(error).split()) or type(error).__name__
 
     in_threads(one, len(rows))

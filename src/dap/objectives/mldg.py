@@ -23,6 +23,8 @@ class Mldg(Objective):
 
     def __init__(self, weight: float = 1.0, meta_test: int = 2):
         super().__init__()
+        if meta_test < 1:
+            raise DapError(f"meta_test is {meta_test}; MLDG needs at least 1 domain to test on")
         self.weight, self.meta_test = weight, meta_test
 
     def forward(self, outputs: Mapping[str, Outputs], labels: Mapping[str, Tensor]) -> Tensor:

@@ -93,12 +93,12 @@ class Objective(nn.Module):
 
     def options(self) -> dict[str, Any]:
         """The arguments it was made with: each is kept in an attribute of the same name, and JSON can hold it."""
-        return {name: getattr(self, name) for name in inspect.signature(type(self)).parameters}
+        values = {name: getattr(self, name) for name in inspect.signature(type(self)).parameters}
+        return {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
 
-    def identity(self) -> str:
+    def identity(self) -> dict[str, Any]:
         """What tells it from others: its kind and options."""
-        options = ", ".join(f"{name}={value}" for name, value in self.options().items())
-        return f"{type(self).__name__}({options})"
+        return {"kind": type(self).__name__, **self.options()}
 
     def learned(self) -> dict[str, nn.Parameter]:
         return {name: parameter for name, parameter in self.named_parameters() if parameter.requires_grad}
