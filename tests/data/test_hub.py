@@ -2,6 +2,7 @@
 
 import gc
 import sys
+from collections.abc import Iterator
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,16 @@ def _offline(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(datasets.config, "HF_DATASETS_OFFLINE", True)
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "hf")
     datasets.disable_progress_bars()
+
+
+# The library leaves a file open here and there, and complains of itself when it is collected.
+pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
+
+
+@pytest.fixture(autouse=True)
+def collected() -> Iterator[None]:
+    yield
+    gc.collect()  # not in a test of something else
 
 
 def table(**changes: Any) -> Any:
@@ -122,7 +133,6 @@ def test_faults_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(datasets, "load_dataset", unreachable)
     with pytest.raises(DapError, match=r"cannot load the dataset nobody/nothing \(no such name\): check its name"):
         load_suite("hf:nobody/nothing")
-    gc.collect()  # datasets that are done for import their library once more when they go
     monkeypatch.setitem(sys.modules, "datasets", None)
     with pytest.raises(DapError, match=r"needs the datasets library: pip install 'dap\[hub\]'"):
         load_suite("hf:nobody/nothing")
