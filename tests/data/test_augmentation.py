@@ -4,7 +4,7 @@ import torch
 from PIL import Image
 
 from dap.data import augmentation
-from dap.data.augmentation import augment, normalise, sample_jitter
+from dap.data.augmentation import THREADED, augment, normalise, sample_jitter
 from dap.data.draws import uniforms
 from dap.torchvision_repair import repair_torchvision
 
@@ -125,3 +125,15 @@ def test_uniforms_are_the_published_generators() -> None:
     with np.errstate(over="ignore"):
         drawn = [int(_mix(np.array([state + np.uint64(step) * GOLDEN]))[0]) for step in (1, 2)]
     assert drawn == [6457827717110365317, 3203168211198807973]
+
+
+@pytest.mark.parametrize("side", [THREADED - 1, THREADED])
+def test_an_image_is_changed_alike_in_any_company(side: int) -> None:
+    images = np.random.default_rng(0).integers(0, 256, (5, 3, side, side), np.uint8)
+    sizes, seeds = np.full((5, 2), 300, np.int32), np.arange(5, dtype=np.uint64)
+    together, alone = np.empty(images.shape, np.float32), np.empty((1, 3, side, side), np.float32)
+    augment(images, sizes, seeds, together)
+    for place in range(5):
+        here = slice(place, place + 1)
+        augment(images[here], sizes[here], seeds[here], alone)
+        assert np.array_equal(together[here], alone)
