@@ -1,7 +1,9 @@
 """Networks, data and outputs small enough to follow by hand."""
 
+import math
 from collections.abc import Mapping, Sequence
 
+import pytest
 import torch
 from torch import Tensor, nn
 
@@ -75,3 +77,14 @@ def given(
         for domain, rows in logits.items()
     }
     return outputs, {domain: torch.tensor(row) for domain, row in labels.items()}
+
+
+# For values by hand. The logits (log 3, 0) give the probabilities ¾ and ¼: the cross-entropy is log(4/3) for label 0
+# and log 4 for label 1.
+LOG2, LOG3, LOG4 = math.log(2), math.log(3), math.log(4)
+LOW = math.log(4 / 3)
+SURE, EVEN = [LOG3, 0.0], [0.0, 0.0]
+
+
+def near(value: float, **options: float) -> object:
+    return pytest.approx(value, **{"rel": 1e-5, "abs": 1e-6, **options})

@@ -12,15 +12,7 @@ from torch import nn
 from dap.errors import DapError
 from dap.objectives import Coral, Erm, GroupDro, Irm, Mixup, Mldg, Mmd
 from dap.objectives.objective import Gradient
-from objectives.small import DOMAINS, given
-
-LOG2, LOG3, LOG4 = math.log(2), math.log(3), math.log(4)
-LOW = math.log(4 / 3)
-SURE, EVEN = [LOG3, 0.0], [0.0, 0.0]
-
-
-def near(value: float, **options: float) -> object:
-    return pytest.approx(value, **{"rel": 1e-5, "abs": 1e-6, **options})
+from objectives.small import DOMAINS, EVEN, LOG2, LOG3, LOG4, LOW, SURE, given, near
 
 
 class Rigged:

@@ -1,7 +1,4 @@
-"""One value of every objective that learns beside the model, worked out by hand.
-
-The logits (log 3, 0) give the probabilities ¾ and ¼: the cross-entropy is log(4/3) for label 0 and log 4 for label 1.
-"""
+"""One value of every objective that learns beside the model, worked out by hand."""
 
 import math
 from types import SimpleNamespace
@@ -12,31 +9,7 @@ from torch import nn
 
 from dap.objectives import Cdann, Dann, Miro
 from dap.outputs import Outputs
-from objectives.small import DOMAINS, given, staged_classifier
-
-LOG2, LOG3, LOG4 = math.log(2), math.log(3), math.log(4)
-LOW = math.log(4 / 3)
-SURE, EVEN = [LOG3, 0.0], [0.0, 0.0]
-
-
-def near(value: float, **options: float) -> object:
-    return pytest.approx(value, **{"rel": 1e-5, "abs": 1e-6, **options})
-
-
-class Rigged:
-    """A random generator whose draws are known."""
-
-    def __init__(self, order: list[int], shares: tuple[float, ...] = ()):
-        self.order, self.shares, self.asked = order, list(shares), []
-
-    def permutation(self, count: int) -> list[int]:
-        assert sorted(self.order) == list(range(count))
-        return self.order
-
-    def beta(self, *shape: float) -> float:
-        self.asked.append(shape)
-        return self.shares.pop(0)
-
+from objectives.small import DOMAINS, EVEN, LOG2, LOG3, LOG4, LOW, SURE, given, near, staged_classifier
 
 # ---- DANN
 
