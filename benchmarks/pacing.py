@@ -18,7 +18,7 @@ from rich.progress import track
 
 import dap
 from dap.allocation import global_masks
-from dap.criteria import CRITERIA
+from dap.criteria import magnitude
 from dap.data import split
 from dap.evaluation import accuracy
 from pacs import DOMAINS, pacs, resnet18
@@ -60,8 +60,8 @@ def main() -> None:
     seconds = time.perf_counter() - start
     rows["snapshot"] = {str(s): measure(shot.masks) for s, shot in track(path.snapshots.items(), "snapshots")}
     rows["ranking"] = {str(s): measure(path.masks_at(s)) for s in track(SPARSITIES, "ranking")}
-    magnitude = CRITERIA["magnitude"](model)
-    rows["magnitude"] = {str(s): measure(global_masks(magnitude, s)) for s in track(SPARSITIES, "magnitude")}
+    scores = magnitude(model)
+    rows["magnitude"] = {str(s): measure(global_masks(scores, s)) for s in track(SPARSITIES, "magnitude")}
 
     for method, results in rows.items():
         for sparsity, result in results.items():

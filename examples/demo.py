@@ -8,7 +8,7 @@ from rich.table import Table
 
 import dap
 from dap.allocation import global_masks
-from dap.criteria import CRITERIA
+from dap.criteria import magnitude, random
 from dap.data import DOMAINS, digits, split
 from dap.evaluation import accuracy
 from dap.models import small_resnet
@@ -53,7 +53,7 @@ row("dense", model, 0.0)
 for sparsity in SPARSITIES:
     table.add_section()
     masks = {"DAP": path.snapshots[sparsity].masks if sparsity in path.snapshots else path.masks_at(sparsity)}
-    masks |= {name: global_masks(score(model), sparsity) for name, score in CRITERIA.items()}
+    masks |= {score.__name__: global_masks(score(model), sparsity) for score in (magnitude, random)}
     for method, mask in masks.items():
         row(method, dap.bake(model, mask), mask.sparsity)
 Console().print(table)

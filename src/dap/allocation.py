@@ -1,12 +1,20 @@
-"""Scores to masks: which of the scored weights are kept."""
+"""Scores to masks: which of the scored weights are kept.
 
-from collections.abc import Mapping
+Every allocation maps scores, by weight, and a sparsity to masks that cut this share of all N weights: the lowest scores
+in the places it allows. Among equals the first are kept. No layer is emptied unless `allow_empty` asks for it, and a
+layer whose scores are all infinite is kept whole: the others then carry its share.
+"""
+
+import math
+from collections.abc import Callable, Mapping
 
 import torch
 from torch import Tensor
 
 from dap.errors import DapError
 from dap.masks import Masks
+
+Scores = Mapping[str, Tensor]  # by a weight's name, in its shape; the higher, the sooner it is kept
 
 
 def keep_count(total: int, sparsity: float) -> int:
@@ -18,32 +26,258 @@ def keep_count(total: int, sparsity: float) -> int:
 
 def keep_top(scores: Tensor, keep: int) -> Tensor:
     """A mask of exactly the `keep` largest of a flat vector; among equals, those that come first."""
-    if keep == 0:
-        return torch.zeros_like(scores, dtype=torch.bool)
-    threshold = scores.kthvalue(scores.numel() - keep + 1).values  # a selection, not a sort
-    if threshold.isnan() or scores.isnan().any():
-        raise DapError("the scores hold NaN: the run that made them is not sound")
-    mask = scores > threshold
-    ties = torch.nonzero(scores == threshold).squeeze(1)
-    mask[ties[: keep - int(mask.count_nonzero())]] = True
+    (mask,) = _keep_top([scores], keep, scores.clone())
     return mask
 
 
+def global_masks(scores: Scores, sparsity: float, *, allow_empty: bool = False) -> Masks:
+    """The lowest scores are cut, wherever they are.
+
+    >>> global_masks({"weight": torch.tensor([[3.0, 1.0], [2.0, 0.0]])}, 0.5)["weight"]
+    tensor([[ True, False],
+            [ True, False]])
+    """
+    keep, whole, rest = _budget(scores, sparsity, allow_empty)
+    flat = torch.cat([score.reshape(-1) for score in rest.values()])
+    best = [] if allow_empty else [_best(score.reshape(-1)) for score in rest.values()]
+    start = 0
+    for score, place in zip(rest.values(), best, strict=False):
+        flat[start + place] = math.inf  # kept first: where no layer would be emptied, they are kept anyway
+        start += score.numel()
+    kept = _keep_top([score.reshape(-1).to(flat.dtype) for score in rest.values()], keep, flat, best)
+    return _masks(scores, whole, dict(zip(rest, kept, strict=True)))
+
+
+def per_layer(scores: Scores, sparsity: float, *, allow_empty: bool = False) -> Masks:
+    """Every layer is cut by the same share, to a weight.
+
+    >>> per_layer({"a": torch.tensor([4.0, 3.0]), "b": torch.tensor([2.0, 1.0])}, 0.5)["b"]
+    tensor([ True, False])
+    """
+    keep, whole, rest = _budget(scores, sparsity, allow_empty)
+    sizes = {name: score.numel() for name, score in rest.items()}
+    return _layer_by_layer(scores, whole, apportion(sizes, sizes, keep, int(not allow_empty)))
+
+
+def erdos_renyi_kernel(scores: Scores, sparsity: float, *, allow_empty: bool = False) -> Masks:
+    """A layer's density follows the sum of its dimensions over their product: small layers are cut less.
+
+    >>> scores = {"small": torch.rand(4, 4), "large": torch.rand(40, 40)}
+    >>> masks = erdos_renyi_kernel(scores, 0.5)
+    >>> masks.by_layer()["small"], masks.kept
+    (0.0, 808)
+    """
+    keep, whole, rest = _budget(scores, sparsity, allow_empty)
+    # Density ∝ Σ dims / Π dims, so the number of weights kept ∝ Σ dims.
+    shares = {name: sum(score.shape) for name, score in rest.items()}
+    sizes = {name: score.numel() for name, score in rest.items()}
+    return _layer_by_layer(scores, whole, apportion(shares, sizes, keep, int(not allow_empty)))
+
+
+def channels(scores: Scores, sparsity: float, *, allow_empty: bool = False) -> Masks:
+    """Whole output channels: of every layer with C of them the round(s·C) that score lowest, weight for weight.
+
+    >>> channels({"weight": torch.tensor([[1.0, 5.0], [2.0, 2.0]])}, 0.5)["weight"]
+    tensor([[ True,  True],
+            [False, False]])
+    """
+    whole, rest = _divide(scores)
+    masks = {}
+    for name, score in rest.items():
+        keep = max(keep_count(len(score), sparsity), int(not allow_empty))
+        masks[name] = _widen(keep_top(_by_channel(score), keep), score)
+    return _masks(scores, whole, masks)
+
+
+def global_channels(scores: Scores, sparsity: float, *, allow_empty: bool = False) -> Masks:
+    """Whole output channels, the lowest wherever they are, just as many as it takes to cut the share of the weights.
+
+    >>> scores = {"a": torch.tensor([[3.0, 3.0], [1.0, 1.0]]), "b": torch.tensor([[4.0], [2.0]])}
+    >>> {name: mask[:, 0].tolist() for name, mask in global_channels(scores, 0.5).items()}
+    {'a': [True, False], 'b': [True, False]}
+    """
+    keep, whole, rest = _budget(scores, sparsity, True)
+    ranking = {name: _by_channel(score) for name, score in rest.items()}
+    sizes = {name: score.numel() // len(score) for name, score in rest.items()}
+    if not allow_empty:
+        if keep < sum(sizes.values()):
+            raise _too_sparse(sparsity, "a channel")
+        for ranks in ranking.values():
+            ranks[_best(ranks)] = math.inf
+    flat = torch.cat(list(ranking.values()))
+    fans = torch.cat([torch.full((len(ranks),), sizes[name], device=ranks.device) for name, ranks in ranking.items()])
+    kept = keep_top_weighted(flat, fans, keep).split([len(ranks) for ranks in ranking.values()])
+    return _masks(scores, whole, {name: _widen(part, rest[name]) for name, part in zip(rest, kept, strict=True)})
+
+
 def keep_top_weighted(scores: Tensor, sizes: Tensor, keep: int) -> Tensor:
-    """The same for scores that each stand for `sizes` weights: from the top, as long as at most `keep` are kept."""
+    """The largest of scores that each stand for `sizes` weights: from the top, as long as at most `keep` are kept."""
+    if scores.isnan().any():
+        raise _not_sound()
     order = torch.argsort(scores, descending=True, stable=True)
     mask = torch.zeros_like(scores, dtype=torch.bool)
     mask[order[sizes[order].cumsum(0) <= keep]] = True
     return mask
 
 
-def global_masks(scores: Mapping[str, Tensor], sparsity: float) -> Masks:
-    """Exactly the share `sparsity` of all weights is cut, wherever the lowest scores are.
+def n_of_m(n: int, m: int) -> Callable[[Scores], Masks]:
+    """Of each `m` neighbours along the inputs the `n` best: the pattern sets the sparsity.
 
-    >>> global_masks({"weight": torch.tensor([[3.0, 1.0], [2.0, 0.0]])}, 0.5)["weight"]
-    tensor([[ True, False],
-            [ True, False]])
+    A remainder of fewer than `m` inputs keeps at most `n` too, so that the pattern holds everywhere.
+
+    >>> n_of_m(2, 4)({"weight": torch.tensor([[1.0, 4.0, 3.0, 2.0, 9.0]])})["weight"]
+    tensor([[False,  True,  True, False,  True]])
     """
-    flat = torch.cat([score.reshape(-1) for score in scores.values()])
-    kept = keep_top(flat, keep_count(flat.numel(), sparsity)).split([score.numel() for score in scores.values()])
-    return Masks({name: part.view(scores[name].shape) for name, part in zip(scores, kept, strict=True)})
+    if not 0 < n <= m:
+        raise DapError(f"the pattern {n}:{m} keeps {n} of {m} weights: it must keep at least one, and no more than all")
+
+    def allocate(scores: Scores) -> Masks:
+        whole, rest = _divide(scores)
+        return _masks(scores, whole, {name: _best_of_groups(score, n, m) for name, score in rest.items()})
+
+    return allocate
+
+
+# Those that take a sparsity; `n_of_m` makes others.
+ALLOCATIONS: dict[str, Callable[..., Masks]] = {
+    "global": global_masks,
+    "per_layer": per_layer,
+    "erk": erdos_renyi_kernel,
+    "channels": channels,
+    "global_channels": global_channels,
+}
+
+
+def apportion(shares: Mapping[str, float], caps: Mapping[str, int], total: int, least: int = 0) -> dict[str, int]:
+    """Whole numbers that add up to `total`, each within 1 of its share, at most its cap and at least `least`.
+
+    What a bounded share cannot take goes to the others. Fractions are rounded up from the largest down.
+
+    >>> apportion({"a": 1.0, "b": 1.0, "c": 4.0}, {"a": 9, "b": 9, "c": 4}, 9)
+    {'a': 3, 'b': 2, 'c': 4}
+    """
+    low, high = 0.0, max(caps[name] / share for name, share in shares.items())
+    for _ in range(100):  # the scale at which the bounded shares add up: they grow with it
+        scale = (low + high) / 2
+        filled = {name: min(max(share * scale, least), caps[name]) for name, share in shares.items()}
+        low, high = (scale, high) if sum(filled.values()) < total else (low, scale)
+    filled = {name: min(max(share * high, least), caps[name]) for name, share in shares.items()}
+    counts = {name: int(value) for name, value in filled.items()}
+    by_fraction = sorted(counts, key=lambda name: counts[name] - filled[name])
+    growing = [name for name in by_fraction if counts[name] < caps[name]]
+    for name in growing[: total - sum(counts.values())]:
+        counts[name] += 1
+    return counts
+
+
+# ---- parts
+
+
+def _divide(scores: Scores) -> tuple[set[str], dict[str, Tensor]]:
+    """The names of the layers that are kept whole, and the scores of the rest."""
+    whole = {name for name, score in scores.items() if score.flatten()[0].isposinf() and score.isposinf().all()}
+    rest = {name: score.detach() for name, score in scores.items() if name not in whole}
+    if not rest:
+        raise DapError("there is no layer to cut: all are kept whole")
+    return whole, rest
+
+
+def _budget(scores: Scores, sparsity: float, allow_empty: bool) -> tuple[int, set[str], dict[str, Tensor]]:
+    """How many weights the layers that may be cut keep; and those kept whole, and the rest."""
+    whole, rest = _divide(scores)
+    keep = keep_count(sum(score.numel() for score in scores.values()), sparsity)
+    keep -= sum(scores[name].numel() for name in whole)
+    if keep < 0:
+        raise DapError(f"sparsity {sparsity} is out of reach: {', '.join(sorted(whole)[:3])} … are kept whole")
+    if not allow_empty and keep < len(rest):
+        raise _too_sparse(sparsity, "a weight")
+    return keep, whole, rest
+
+
+def _best(scores: Tensor) -> int:
+    """The place of the largest."""
+    place = int(scores.argmax())  # of a NaN, if there is one
+    if scores[place].isnan():
+        raise _not_sound()
+    return place
+
+
+def _too_sparse(sparsity: float, what: str) -> DapError:
+    return DapError(f"sparsity {sparsity} would not leave every layer {what}: lower it, or allow empty layers")
+
+
+def _not_sound() -> DapError:
+    return DapError("the scores hold NaN: the run that made them is not sound")
+
+
+def _masks(scores: Scores, whole: set[str], kept: Mapping[str, Tensor]) -> Masks:
+    """In the order of the scores."""
+    return Masks(
+        {
+            name: torch.ones(score.shape, dtype=torch.bool) if name in whole else kept[name].view(score.shape)
+            for name, score in scores.items()
+        }
+    )
+
+
+def _keep_top(parts: list[Tensor], keep: int, flat: Tensor, always: list[int] | None = None) -> list[Tensor]:
+    """Masks of exactly the `keep` largest of all parts, among them each part's place `always`.
+
+    `flat` is a copy of all parts, infinite at those places; it is used up.
+    """
+    if keep == 0:
+        return [torch.zeros_like(part, dtype=torch.bool) for part in parts]
+    threshold = _smallest_kept(flat, keep)
+    masks = [part > threshold for part in parts]
+    for mask, place in zip(masks, always or [], strict=False):
+        mask[place] = True
+    missing = keep - sum(int(mask.count_nonzero()) for mask in masks)
+    for part, mask in zip(parts, masks, strict=True):
+        if missing:
+            ties = torch.nonzero((part == threshold) & ~mask).squeeze(1)[:missing]
+            mask[ties] = True
+            missing -= len(ties)
+    return masks
+
+
+def _smallest_kept(flat: Tensor, keep: int) -> Tensor:
+    """The smallest of the `keep` largest: a selection, not a sort. `flat` is used up."""
+    place = flat.numel() - keep
+    if flat.device.type == "cpu" and flat.dtype in (torch.float32, torch.float64):
+        # Ten times as fast as torch's kthvalue, in place and without its 64-bit indices. NaN goes to the end.
+        values = flat.numpy()
+        values.partition((place, len(values) - 1))
+        smallest, largest = flat[place], flat[-1]
+    else:
+        smallest, largest = flat.kthvalue(place + 1).values, flat.max()
+    if smallest.isnan() or largest.isnan():
+        raise _not_sound()
+    return smallest.clone()
+
+
+def _layer_by_layer(scores: Scores, whole: set[str], counts: Mapping[str, int]) -> Masks:
+    return _masks(
+        scores, whole, {name: keep_top(scores[name].detach().reshape(-1), keep) for name, keep in counts.items()}
+    )
+
+
+def _by_channel(score: Tensor) -> Tensor:
+    """The mean score of each output channel's weights; exact where they have one score for all."""
+    return score.double().reshape(len(score), -1).mean(1)
+
+
+def _widen(kept: Tensor, score: Tensor) -> Tensor:
+    return kept.view(-1, *[1] * (score.ndim - 1)).expand(score.shape).contiguous()
+
+
+def _best_of_groups(score: Tensor, n: int, m: int) -> Tensor:
+    if score.isnan().any():
+        raise _not_sound()
+    along = score.movedim(1, -1) if score.ndim > 1 else score  # [out, in, …] → [out, …, in]
+    inputs = along.shape[-1]
+    padded = torch.nn.functional.pad(along.float(), (0, -inputs % m), value=-math.inf)
+    groups = padded.reshape(-1, m)
+    order = torch.argsort(groups, dim=1, descending=True, stable=True)
+    mask = torch.zeros_like(groups, dtype=torch.bool).scatter_(1, order[:, :n], True)
+    mask = mask.view(*along.shape[:-1], -1)[..., :inputs]
+    return (mask.movedim(-1, 1) if score.ndim > 1 else mask).contiguous()

@@ -236,6 +236,25 @@ class TrainConfig:
             raise DapError("swad.converge must be at least 1 and at most swad.patience")
 
 
+@dataclass(frozen=True)
+class FinetuneConfig:
+    """How training goes on after pruning. All else is as in the dense training.
+
+    >>> FinetuneConfig(steps=200).over(TrainConfig(weight_decay=0.1)).weight_decay
+    0.1
+    """
+
+    steps: int = UNSET  # as many as mask learning takes
+    learning_rate: float = UNSET  # that of the dense training
+    check_every: int = UNSET  # steps between evaluations: as in the dense training
+
+    def over(self, dense: TrainConfig) -> TrainConfig:
+        rate = dense.learning_rate if self.learning_rate is UNSET else self.learning_rate
+        every = dense.check_every if self.check_every is UNSET else self.check_every
+        # One checkpoint is chosen, not an average: SWAD's valley needs thousands of steps.
+        return replace(dense, steps=self.steps, learning_rate=rate, check_every=every, swad=None)
+
+
 def _tuples(cls: type, values: dict[str, Any]) -> dict[str, Any]:
     """Lists, as files have them, become tuples; unknown names are an error."""
     for name in values:

@@ -86,13 +86,6 @@ class GateLayout:
             for at in range(start, stop, size):
                 yield slice(at, min(at + size, stop)), fan
 
-    def fans(self) -> Tensor | None:
-        """The number of weights of each gate; None where it is one for all."""
-        if self.gates == self.total:
-            return None
-        device = next(iter(self.weights.values())).device
-        return torch.cat([torch.full((site.stop - site.start,), site.fan, device=device) for site in self.sites])
-
     def masked_weights(self, gates: Tensor) -> dict[str, Tensor]:
         """w·m for every weight, in the weight's own dtype and memory format."""
         return {

@@ -4,13 +4,35 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, Task, TextColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    ProgressColumn,
+    Task,
+    TaskID,
+    TextColumn,
+    TimeRemainingColumn,
+)
 from rich.text import Text
 
 
 class _Rate(ProgressColumn):
     def render(self, task: Task) -> Text:
         return Text(f"{task.finished_speed or task.speed or 0:.1f}/s")
+
+
+def _bar(quiet: bool) -> Progress:
+    columns = (
+        TextColumn("{task.description:16}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        _Rate(),
+        TimeRemainingColumn(compact=True, elapsed_when_finished=True),
+        TextColumn("{task.fields[note]}"),
+    )
+    console = Console()
+    return Progress(*columns, console=console, disable=quiet or not console.is_terminal)
 
 
 @contextmanager
@@ -21,19 +43,29 @@ def progress(description: str, total: int, quiet: bool = False) -> Iterator[Call
     ...     advance("loss 0.5")
     ...     advance("loss 0.4")
     """
-    columns = (
-        TextColumn("{task.description:16}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        _Rate(),
-        TimeRemainingColumn(compact=True, elapsed_when_finished=True),
-        TextColumn("{task.fields[note]}"),
-    )
-    console = Console()
-    with Progress(*columns, console=console, disable=quiet or not console.is_terminal) as bar:
+    with _bar(quiet) as bar:
         task = bar.add_task(description, total=total, note="")
 
         def advance(note: str = "", done: int | None = None) -> None:
             bar.update(task, advance=1 if done is None else None, completed=done, note=note)
+
+        yield advance
+
+
+@contextmanager
+def stages(quiet: bool = False) -> Iterator[Callable[[str, int, int, str], None]]:
+    """A bar for every stage of a longer task, made when it is first heard of.
+
+    >>> with stages() as advance:
+    ...     advance("scoring", 1, 2, "")
+    ...     advance("fine-tuning", 1, 5, "loss 0.4")
+    """
+    with _bar(quiet) as bar:
+        tasks: dict[str, TaskID] = {}
+
+        def advance(stage: str, step: int, steps: int, note: str) -> None:
+            if stage not in tasks:
+                tasks[stage] = bar.add_task(stage, total=steps, note="")
+            bar.update(tasks[stage], completed=step, note=note)
 
         yield advance

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from dap.allocation import keep_count, keep_top, keep_top_weighted
+from dap.allocation import global_channels, global_masks
 from dap.backward import domain_gradients, task_gradient
 from dap.config import PruneConfig
 from dap.errors import DapError
@@ -238,16 +238,14 @@ class Pruner:
     def masks(self, sparsity: float | None = None, *, raw: bool = False) -> Masks:
         """The hard masks at this step: logits above 0 or, with `sparsity`, exactly that share of the weights cut.
 
+        With a sparsity, every layer keeps a weight.
         `raw` takes the paper's λ̃ where averaged logits are the default.
         """
         ranking = self.ranking(raw)
         if sparsity is None:
-            kept = ranking > 0
-        else:
-            keep = keep_count(self.layout.total, sparsity)
-            fans = self.layout.fans()
-            kept = keep_top(ranking, keep) if fans is None else keep_top_weighted(ranking, fans, keep)
-        return Masks(self.layout.expand(kept))
+            return Masks(self.layout.expand(ranking > 0))
+        allocate = global_masks if self.layout.gates == self.layout.total else global_channels
+        return allocate(self.layout.expand(ranking), sparsity)
 
     def sampled_masks(self, seed: int) -> Masks:
         """Masks drawn from the learned distribution: each gate kept with probability σ(λ̃)."""

@@ -16,8 +16,9 @@ from dap.averaging import Swad
 from dap.backward import task_gradient
 from dap.config import TrainConfig
 from dap.errors import DapError
+from dap.masks import Masks
 from dap.objectives import Objective
-from dap.objectives.objective import Batches, Gradients, Weights
+from dap.objectives.objective import Batches, Gradient, Gradients, Weights
 from dap.outputs import asking
 from dap.parallel import ALONE, Ranks
 from dap.seeding import derive_seed
@@ -40,7 +41,11 @@ class Trainer:
         objective: Objective,
         config: TrainConfig,
         ranks: Ranks = ALONE,
+        *,
+        masks: Masks | None = None,
+        movement: Iterable[str] = (),
     ):
+        """With `masks` the weights that are cut stay zero. `movement` names weights whose movement is added up."""
         config = config.resolved()
         self.model, self.objective, self.config, self.ranks = model, objective, config, ranks
         self.steps_done = 0
@@ -48,6 +53,11 @@ class Trainer:
         if not self.weights:
             raise DapError("the model has no weights to train: set requires_grad on those that are to move")
         self.device = next(iter(self.weights.values())).device
+        self.kept = {} if masks is None else {name: mask.to(self.device) for name, mask in masks.items()}
+        with torch.no_grad():
+            for name, mask in self.kept.items():
+                model.get_parameter(name).mul_(mask)
+        self.movement = {name: torch.zeros_like(self.weights[name], dtype=torch.float32) for name in movement}
         options = {"betas": objective.betas, "eps": _EPS, "weight_decay": config.weight_decay}
         self.optimisers = {
             kind: torch.optim.Adam(parameters.values(), **options)
@@ -82,6 +92,7 @@ class Trainer:
             for optimiser in self.optimisers.values():
                 optimiser.state.clear()
         if turn != "learned":
+            self._add_movement(ours)
             self._move("model", ours, rate)
         if turn != "model":
             self._move("learned", theirs, self.objective.learning_rate(rate))
@@ -106,11 +117,23 @@ class Trainer:
         def network(weights: Weights, inputs: Tensor) -> Any:
             return functional_call(self.model, dict(weights), (inputs,), options)
 
-        def gradient_of(weights: Weights, batches: Batches) -> Any:
-            return task_gradient(network, self.objective, weights, batches, self.ranks)
+        def gradient_of(weights: Weights, batches: Batches) -> Gradient:
+            found = task_gradient(network, self.objective, weights, batches, self.ranks)
+            # Without a gradient Adam leaves a zero where it is.
+            for name, mask in self.kept.items():
+                if (gradient := found.weights.get(name)) is not None:
+                    found.weights[name] = gradient * mask
+            return found
 
         advance = partial(_first_step, rate=rate, decay=self.config.weight_decay)
         return self.objective.gradient(gradient_of, weights, self.objective.mix(batches, rng), advance, rng)
+
+    @torch.no_grad()
+    def _add_movement(self, gradients: Gradients) -> None:
+        """−w·∂L/∂w: above zero where the step moves a weight away from zero."""
+        for name, total in self.movement.items():
+            if (gradient := gradients[name]) is not None:
+                total.addcmul_(self.weights[name].float(), gradient.float(), value=-1)
 
     def _move(self, kind: str, gradients: Gradients, rate: float) -> None:
         if kind not in self.optimisers:
@@ -173,6 +196,7 @@ class Trainer:
             for name, parameter in self._parameters()[kind].items():
                 for moment, tensor in optimiser.state[parameter].items():
                     tensors[f"adam.{kind}.{moment}.{name}"] = tensor
+        tensors |= {f"movement.{name}": tensor for name, tensor in self.movement.items()}
         values: dict[str, Any] = {"steps_done": self.steps_done}
         if self.swad is not None:
             averages, values["swad"] = self.swad.state()
@@ -190,6 +214,8 @@ class Trainer:
                     parameter = self._parameters()[kind][name]
                     place = torch.device("cpu") if moment == "step" else parameter.device
                     optimiser.state[parameter][moment] = tensor.to(place, copy=True)
+        for name, total in self.movement.items():
+            total.copy_(tensors[f"movement.{name}"])
         self.steps_done = values["steps_done"]
         if self.swad is not None:
             averages = {name: tensor.to(self.device) for name, tensor in under(tensors, "swad.").items()}

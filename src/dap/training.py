@@ -1,7 +1,8 @@
 """Dense training from start to end: evaluation, selection on the sources, interruption and exact resume."""
 
+import copy
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from dap.config import TrainConfig
 from dap.engine import Engine, run
 from dap.errors import DapError
 from dap.evaluation.accuracy import score
+from dap.masks import Masks
 from dap.objectives import Erm, Objective
 from dap.objectives.objective import Batches, Loss
 from dap.outputs import Outputs
@@ -37,6 +39,7 @@ class Dense:
     selected: int = 0  # the step whose weights the model has; of averaged weights, the last step that went in
     score: SourceScore | None = None  # of those weights
     interrupted: bool = False  # by Ctrl-C
+    movement: dict[str, Tensor] = field(default_factory=dict)  # by weight, where it was asked for: −Σ w·∂L/∂w
 
 
 def train(
@@ -65,17 +68,65 @@ def train(
     (1, 20)
     """
     engine, config = engine or Engine(), (config or TrainConfig()).resolved()
-    validation, watch = validation or {}, watch or {}
-    _check(sources, config, validation, checkpoint_every)
+    _check(sources, config, validation or {}, checkpoint_every)
     if engine.device is not None:
         model.to(engine.device)
     objective = Objective.of(objective or Erm())
     with torch.random.fork_rng([]):
         torch.manual_seed(config.seed)
-        device = next(model.parameters()).device
         objective.prepare(model, tuple(sources), _classes(model, sources, config))
-        objective.to(device)
-    job = _Training(Trainer(model, objective, config, engine.ranks), list(sources), validation, watch, checkpoint)
+        objective.to(next(model.parameters()).device)
+    trainer = Trainer(model, objective, config, engine.ranks)
+    job = _Training(trainer, list(sources), validation or {}, watch or {}, checkpoint)
+    return _run(job, sources, engine, checkpoint_every, on_step)
+
+
+def finetune(
+    model: nn.Module,
+    masks: Masks | None,
+    sources: Mapping[str, Source],
+    config: TrainConfig | None = None,
+    *,
+    objective: Objective | Loss | None = None,
+    movement: Iterable[str] = (),
+    validation: Mapping[str, Source] | None = None,
+    checkpoint: str | Path | None = None,
+    checkpoint_every: int = 300,
+    on_step: Callable[[TrainStats], None] | None = None,
+    engine: Engine | None = None,
+) -> Dense:
+    """Train a pruned model on, in place: weights move, masks stay. Everything else is as in `train`.
+
+    The objective goes on from where dense training left it (in a copy): MIRO's reference stays the pretrained network.
+    For the weights named in `movement` the result has their movement, −Σ w·∂L/∂w over the steps.
+
+    >>> images = torch.utils.data.TensorDataset(torch.randn(64, 4), torch.randint(2, (64,)))
+    >>> masks = Masks({"weight": torch.tensor([[True, False, True, False]] * 2)})
+    >>> model = nn.Linear(4, 2)
+    >>> finetuned = finetune(model, masks, {"a": images}, TrainConfig(steps=5))
+    >>> model.weight[:, 1].tolist()
+    [0.0, 0.0]
+    """
+    engine, config = engine or Engine(), (config or TrainConfig()).resolved()
+    _check(sources, config, validation or {}, checkpoint_every)
+    if masks is not None:
+        masks.check(model)
+    if engine.device is not None:
+        model.to(engine.device)
+    objective = copy.deepcopy(Objective.of(objective or Erm())).to(next(model.parameters()).device)
+    trainer = Trainer(model, objective, config, engine.ranks, masks=masks, movement=movement)
+    job = _Training(trainer, list(sources), validation or {}, {}, checkpoint)
+    return _run(job, sources, engine, checkpoint_every, on_step)
+
+
+def _run(
+    job: "_Training",
+    sources: Mapping[str, Source],
+    engine: Engine,
+    checkpoint_every: int,
+    on_step: Callable[[TrainStats], None] | None,
+) -> Dense:
+    trainer, checkpoint = job.trainer, job.checkpoint
     if checkpoint is not None and Path(checkpoint).exists():
         job.restore(checkpoint)
     dense = job.dense
@@ -83,12 +134,13 @@ def train(
         job,
         sources,
         engine,
-        batch_size=config.batch_size,
-        seed=config.seed,
+        batch_size=trainer.config.batch_size,
+        seed=trainer.config.seed,
         save_every=checkpoint_every,
-        device=device,
+        device=trainer.device,
         on_step=on_step,
     )
+    dense.movement = trainer.movement
     job.select(sources)
     return dense
 
@@ -182,6 +234,8 @@ class _Training:
             "validation": list(self.validation),
             "watch": list(self.watch),
             "model": {name: list(tensor.shape) for name, tensor in self.trainer.model.state_dict().items()},
+            "masks": {name: checksum(mask) for name, mask in self.trainer.kept.items()},
+            "movement": list(self.trainer.movement),
         }
 
     def save(self) -> None:
@@ -199,7 +253,7 @@ class _Training:
         for name in ours:
             if ours[name] != theirs[name]:
                 known = difference(theirs[name], ours[name]) if isinstance(ours[name], dict) else theirs[name]
-                shown = "another model" if name == "model" else f"{name} {known}"
+                shown = f"another {name}" if name in ("model", "masks") else f"{name} {known}"
                 raise DapError(f"{checkpoint} belongs to a run with {shown}: remove it to start again")
         self.best = under(tensors, "best.")
         self.trainer.load({name: t for name, t in tensors.items() if not name.startswith("best.")}, values)

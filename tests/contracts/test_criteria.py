@@ -1,43 +1,107 @@
-"""What every criterion promises."""
+"""What every criterion promises, with every allocation it works with."""
 
 import copy
+from functools import partial
 
 import pytest
 import torch
+from torch.utils.data import TensorDataset
 
-from conftest import MODELS, make_model
-from dap.criteria import CRITERIA
+from conftest import MODELS, make_batches, make_model
+from dap.allocation import ALLOCATIONS, keep_count, n_of_m
+from dap.config import PruneConfig, TrainConfig
+from dap.criteria import CHANNEL_LEVEL, CRITERIA, Calibration, Scores
+from dap.errors import DapError
 from dap.masking import maskable_weights
+from dap.pruning import METHODS
+
+TRAINING = {
+    "movement": {"config": TrainConfig(steps=3, learning_rate=1e-3)},
+    "dap": {"config": PruneConfig(steps=4, target_sparsity=0.5)},
+    "agnostic": {"config": PruneConfig(steps=4, target_sparsity=0.5)},
+}
+WITHOUT_CONVOLUTIONS = {"attention", "tied"}  # after the first, that is
 
 
-@pytest.mark.parametrize("criterion", CRITERIA)
+def calibration(seed: int = 0) -> Calibration:
+    sources = {domain: TensorDataset(*batch) for domain, batch in make_batches(size=16).items()}
+    return Calibration(sources, batches=2, batch_size=6, seed=seed)
+
+
+def scores_of(name: str, model: torch.nn.Module, **options: object) -> Scores:
+    return partial(CRITERIA[name], **TRAINING.get(name, {}))(model, calibration(), **options)
+
+
+@pytest.mark.parametrize("name", CRITERIA)
 @pytest.mark.parametrize("kind", MODELS)
-def test_a_score_for_every_weight_and_an_untouched_model(criterion, kind):
+def test_scores_and_masks_of_every_allocation(name, kind):
     model = make_model(kind)
-    before = copy.deepcopy(model.state_dict())
-    scores = CRITERIA[criterion](model)
+    if name == "dss" and kind in WITHOUT_CONVOLUTIONS:
+        with pytest.raises(DapError, match="DSS scores the convolutions after the first, and the model has none"):
+            scores_of(name, model)
+        return
+    model.train()
+    before, flags = copy.deepcopy(model.state_dict()), [parameter.requires_grad for parameter in model.parameters()]
+    random_state = torch.get_rng_state()
+    scores = scores_of(name, model)
+
+    # The model and the world are as they were.
+    assert all(torch.equal(tensor, before[key]) for key, tensor in model.state_dict().items())
+    assert [parameter.requires_grad for parameter in model.parameters()] == flags
+    assert all(parameter.grad is None for parameter in model.parameters())
+    assert all(module.training for module in model.modules())
+    assert torch.equal(torch.get_rng_state(), random_state)
+
+    # A score for every weight, the same each time.
     weights = maskable_weights(model)
-    assert {name: score.shape for name, score in scores.items()} == {name: w.shape for name, w in weights.items()}
-    assert all(torch.isfinite(score).all() for score in scores.values())
-    assert all(torch.equal(score, CRITERIA[criterion](model)[name]) for name, score in scores.items())
-    assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
+    assert {key: score.shape for key, score in scores.items()} == {key: weight.shape for key, weight in weights.items()}
+    assert not any(score.isnan().any() or score.requires_grad for score in scores.values())
+    again = scores_of(name, model)
+    assert all(torch.equal(score, again[key]) for key, score in scores.items())
+
+    by_channel = [key for key in ALLOCATIONS if "channels" in key]
+    for allocation in by_channel if name in CHANNEL_LEVEL else ALLOCATIONS:
+        masks = ALLOCATIONS[allocation](scores, 0.3)
+        masks.check(model)
+        assert masks == ALLOCATIONS[allocation](again, 0.3)
+        assert all(mask.any() for mask in masks.values())
+        keep = keep_count(masks.total, 0.3)
+        if allocation == "channels":
+            whole = {key for key, score in scores.items() if score.isposinf().all()}
+            for key in set(masks) - whole:
+                assert int(masks[key].flatten(1).any(1).sum()) == keep_count(len(masks[key]), 0.3)
+        elif allocation == "global_channels":
+            largest = max(mask[0].numel() for mask in masks.values())
+            assert keep - largest < masks.kept <= keep
+        else:
+            assert masks.kept == keep
+    if name not in CHANNEL_LEVEL:
+        masks = n_of_m(2, 4)(scores)
+        masks.check(model)
+        assert all(mask.movedim(1, -1)[..., :4].sum(-1).le(2).all() for mask in masks.values())
 
 
-@pytest.mark.parametrize("criterion", CRITERIA)
-def test_patterns_choose_weights(criterion):
-    assert set(CRITERIA[criterion](make_model("tied"), include=["*.weight"], exclude=["head.*"])) == {
-        "stem.weight",
-        "first.weight",
-    }
+@pytest.mark.parametrize("name", sorted(CRITERIA.keys() - {"dss"}))
+def test_patterns_choose_weights(name):
+    scores = scores_of(name, make_model("tied"), include=("*.weight",), exclude=("head.*",))
+    assert set(scores) == {"stem.weight", "first.weight"}
 
 
-def test_magnitude_is_the_absolute_value():
+@pytest.mark.parametrize("name", sorted(CRITERIA.keys() - {"movement"}))
+def test_memory_formats_agree(name):
+    plain, last = (scores_of(name, make_model(kind)) for kind in ("convolutional", "channels_last"))
+    for key, score in plain.items():
+        torch.testing.assert_close(score, last[key], rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("name", ["random", "taylor", "wanda", "dap"])
+def test_the_seed_is_the_datas(name):
     model = make_model("tied")
-    assert torch.equal(CRITERIA["magnitude"](model)["head.weight"], model.get_parameter("head.weight").abs())
+    criterion = partial(CRITERIA[name], **TRAINING.get(name, {}))
+    first, second = (criterion(model, calibration(seed))["head.weight"] for seed in (0, 1))
+    assert not torch.equal(first, second)
 
 
-def test_random_follows_its_seed():
-    model = make_model("tied")
-    assert not torch.equal(
-        CRITERIA["random"](model, seed=0)["head.weight"], CRITERIA["random"](model, seed=1)["head.weight"]
-    )
+def test_every_criterion_is_a_method():
+    assert set(METHODS) == set(CRITERIA)
+    assert {name for name, method in METHODS.items() if "channels" in method.allocation} == CHANNEL_LEVEL

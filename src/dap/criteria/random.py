@@ -1,17 +1,26 @@
 """Random: every weight is as good as any other."""
 
-from collections.abc import Sequence
-
 import torch
-from torch import Tensor, nn
+from torch import nn
 
+from dap.criteria.calibration import Calibration, Scores
 from dap.masking import maskable_weights
+from dap.seeding import derive_seed
 
 
 def random(
-    model: nn.Module, include: Sequence[str] = (), exclude: Sequence[str] = (), seed: int = 0
-) -> dict[str, Tensor]:
-    """Uniform scores, a function of the seed."""
-    generator = torch.Generator().manual_seed(seed)
-    weights = maskable_weights(model, include, exclude)
-    return {name: torch.rand(weight.shape, generator=generator) for name, weight in weights.items()}
+    model: nn.Module,
+    data: Calibration | None = None,
+    include: tuple[str, ...] = (),
+    exclude: tuple[str, ...] = (),
+) -> Scores:
+    """Uniform scores, a function of the data's seed and a weight's name.
+
+    >>> random(nn.Linear(4, 2))["weight"].shape
+    torch.Size([2, 4])
+    """
+    scores = Scores()
+    for name, weight in maskable_weights(model, include, exclude).items():
+        generator = torch.Generator().manual_seed(derive_seed("random", 0 if data is None else data.seed, name))
+        scores[name] = torch.rand(weight.shape, generator=generator)
+    return scores

@@ -1,25 +1,23 @@
-"""A run: from a specification to a folder with its result."""
+"""Dense training as a run: from a specification to a folder with its result."""
 
 import json
-import warnings
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
 
-from dap.checkpoints import difference
 from dap.config import TrainConfig
-from dap.data import Images, Suite, load_suite, split_suite
+from dap.data import Suite, load_suite
 from dap.dense import save_dense
 from dap.engine import Engine
 from dap.errors import DapError
-from dap.evaluation import score
 from dap.files import write_atomic
 from dap.models import Classifier, ModelCard, create_classifier
 from dap.objectives import OBJECTIVES, Objective
-from dap.sources import Source
+from dap.runs.folder import RESULT, SPEC, claim
+from dap.runs.sources import Sources, divide, on_targets
 from dap.trainer import TrainStats
 from dap.training import Dense, train
 
@@ -42,47 +40,6 @@ class TrainSpec:
     train: TrainConfig = field(default_factory=TrainConfig)
 
 
-@dataclass(frozen=True)
-class Sources:
-    """The images of a suite as training sees them."""
-
-    train: dict[str, Source]
-    held_out: dict[str, Source]
-    # By unseen domain: its 80 %, which DomainBed reports, and its 20 %, which the oracle looks at.
-    targets: dict[str, dict[str, Source]]
-
-
-def divide(suite: Suite, targets: tuple[str, ...], seed: int) -> Sources:
-    """Split every domain and set the unseen ones apart; training images are augmented where they can be."""
-    for target in targets:
-        if target not in suite.domains:
-            raise DapError(f"{suite.name} has no domain {target!r}; it has {', '.join(suite.domains)}")
-    if not set(suite.domains) - set(targets):
-        raise DapError(f"every domain of {suite.name} is a target: leave at least one to train on")
-    parts = split_suite(suite, seed)
-    sources = Sources({}, {}, {})
-    for domain, (rest, held_out) in parts.items():
-        if domain in targets:
-            sources.targets[domain] = {"80 %": rest, "20 %": held_out}
-        else:
-            sources.train[domain] = rest.augmented() if isinstance(rest, Images) else rest
-            sources.held_out[domain] = held_out
-    _warn_of_shared_groups(suite, targets)
-    return sources
-
-
-def _warn_of_shared_groups(suite: Suite, targets: tuple[str, ...]) -> None:
-    groups = {
-        domain: set(images.groups.tolist())
-        for domain, images in suite.domains.items()
-        if isinstance(images, Images) and images.groups is not None
-    }
-    for target in targets:
-        seen = set[int]().union(*(found for domain, found in groups.items() if domain not in targets))
-        if shared := groups.get(target, set()) & seen:
-            warnings.warn(f"{len(shared)} groups of {target} are also in a source: it is not unseen", stacklevel=3)
-
-
 def make_objective(name: str, options: Mapping[str, Any], suite: str) -> Objective:
     if name not in OBJECTIVES:
         raise DapError(f"there is no objective {name!r}; choose one of {', '.join(OBJECTIVES)}")
@@ -93,6 +50,19 @@ def make_objective(name: str, options: Mapping[str, Any], suite: str) -> Objecti
         if isinstance(value, str) or isinstance(known[option], list) != isinstance(value, list | tuple):
             raise DapError(f"option {option} of objective {name!r} is {value!r}; its default is {known[option]!r}")
     return OBJECTIVES[name](**{**OBJECTIVES[name].defaults_for(suite), **options})
+
+
+def read_spec(folder: str | Path) -> TrainSpec:
+    """The specification of the dense training in `folder`."""
+    file = Path(folder) / SPEC
+    if not file.is_file():
+        raise DapError(f"no {SPEC} in {folder}: give the folder of a dense training")
+    values = json.loads(file.read_text())
+    known = {part.name for part in fields(TrainSpec)}
+    if not {"suite", "targets", "train"} <= set(values) <= known:
+        raise DapError(f"{file} is not that of a dense training, or of another version of dap: train again")
+    values |= {"targets": tuple(values["targets"]), "train": TrainConfig.from_dict(values["train"])}
+    return TrainSpec(**values)
 
 
 def train_dense(
@@ -114,7 +84,7 @@ def train_dense(
     suite = load_suite(spec.suite, spec.root, spec.pixels, on_corrupt=spec.on_corrupt)
     sources = divide(suite, spec.targets, config.seed)
     model = _build(spec, suite, config.seed)
-    _claim(folder, spec, engine)
+    claim(folder, spec, engine)
     dense = train(
         model,
         sources.train,
@@ -131,7 +101,7 @@ def train_dense(
         notes = {"suite": suite.name, "targets": list(spec.targets)}
         card = ModelCard(suite.classes, suite.pixels, suite.mean, suite.std, notes)
         save_dense(folder, model, dense.objective, tuple(sources.train), card)
-        write_atomic(folder / "result.json", json.dumps(result, indent=1).encode())
+        write_atomic(folder / RESULT, json.dumps(result, indent=1).encode())
     return result
 
 
@@ -142,18 +112,6 @@ def _build(spec: TrainSpec, suite: Suite, seed: int) -> Classifier:
     with torch.random.fork_rng([]):
         torch.manual_seed(seed)
         return create_classifier(spec.backbone, len(suite.classes), spec.weights, **options)
-
-
-def _claim(folder: Path, spec: TrainSpec, engine: Engine) -> None:
-    """Write down whose folder this is, or refuse it if it is another run's."""
-    file, ours = folder / "spec.json", json.loads(json.dumps(asdict(spec)))
-    if file.exists():
-        theirs = json.loads(file.read_text())
-        if known := difference(theirs, ours):
-            raise DapError(f"{folder} holds a run with {known}: choose another folder, or remove it")
-    elif engine.first:
-        write_atomic(file, json.dumps(ours, indent=1).encode())
-    engine.ranks.wait()
 
 
 def _result(spec: TrainSpec, dense: Dense, sources: Sources, engine: Engine) -> dict[str, Any]:
@@ -169,9 +127,5 @@ def _result(spec: TrainSpec, dense: Dense, sources: Sources, engine: Engine) -> 
         "watched, not selected by": dense.watched,
     }
     if not dense.interrupted:
-        for target, parts in sources.targets.items():
-            scores = {part: score(dense.model, data, ranks=engine.ranks) for part, data in parts.items()}
-            images = sum(found.images for found in scores.values())
-            whole = sum(found.accuracy * found.images for found in scores.values()) / images
-            result["targets"][target] = {part: found.accuracy for part, found in scores.items()} | {"all": whole}
+        result["targets"] = on_targets(dense.model, sources, engine.ranks)
     return result

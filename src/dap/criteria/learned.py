@@ -1,0 +1,59 @@
+"""DAP's own ranking as a criterion: the logits that mask learning ends with."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from torch import nn
+
+from dap.config import PruneConfig
+from dap.criteria.calibration import Calibration, News, Scores
+from dap.learning import learn_masks
+
+
+def dap(
+    model: nn.Module,
+    data: Calibration,
+    include: tuple[str, ...] = (),
+    exclude: tuple[str, ...] = (),
+    config: PruneConfig | None = None,
+    milestones: Sequence[float] = (),
+) -> Scores:
+    """λ̃ at the end of mask learning, averaged where the configuration says so; and the masks at `milestones`.
+
+    Batch size and seed are the data's.
+    """
+    config = replace(
+        config or PruneConfig(), batch_size=data.batch_size, seed=data.seed, include=include, exclude=exclude
+    )
+    steps, report = config.resolved().steps, data.on_step
+    path = learn_masks(
+        model,
+        data.sources,
+        config,
+        objective=data.objective,
+        milestones=milestones,
+        checkpoint=data.checkpoint,
+        on_step=report
+        and (
+            lambda stats: report(
+                News("mask learning", stats.step, steps, f"loss {stats.loss:.3f}, sparsity {stats.sparsity:.0%}")
+            )
+        ),
+        engine=data.engine,
+    )
+    data.check_whole(path.interrupted)
+    scores = Scores(path.pruner.layout.expand(path.pruner.ranking()))
+    scores.passed = {milestone: snapshot.masks for milestone, snapshot in path.snapshots.items()}
+    return scores
+
+
+def agnostic(
+    model: nn.Module,
+    data: Calibration,
+    include: tuple[str, ...] = (),
+    exclude: tuple[str, ...] = (),
+    config: PruneConfig | None = None,
+    milestones: Sequence[float] = (),
+) -> Scores:
+    """The same with α = 0: the domains' disagreement plays no part."""
+    return dap(model, data, include, exclude, replace(config or PruneConfig(), alpha=0.0), milestones)

@@ -1,0 +1,193 @@
+"""Any method on equal terms: a criterion scores the weights, an allocation cuts, and what comes out is of one kind."""
+
+import math
+import re
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from dap.allocation import ALLOCATIONS, n_of_m
+from dap.config import UNSET, PruneConfig, TrainConfig
+from dap.criteria import CHANNEL_LEVEL, CRITERIA, Calibration, Criterion, News, Scores
+from dap.errors import DapError
+from dap.masking import bake, maskable_weights
+from dap.masks import Masks
+from dap.observation import order_of_use
+from dap.sources import Source
+from dap.training import finetune
+
+SPARSITIES = (0.2, 0.4, 0.6, 0.8, 0.9)
+_BY_CHANNEL = ("channels", "global_channels")
+
+
+@dataclass(frozen=True)
+class Method:
+    """A criterion, and how it is used unless a user says otherwise. The key in `METHODS` is also the criterion's."""
+
+    title: str
+    allocation: str = "global"  # "path": the masks that mask learning passed through
+    finetuned: bool = False  # it is defined with fine-tuning
+
+
+METHODS: dict[str, Method] = {
+    "random": Method("Random"),
+    "magnitude": Method("Magnitude"),
+    "taylor": Method("Taylor"),
+    "wanda": Method("Wanda-style", "per_layer"),
+    "movement": Method("Movement (weights move)"),
+    "dap": Method("DAP", "path"),
+    "agnostic": Method("DAP, α = 0", "path"),
+    "ior": Method("IoR (a reconstruction), fine-tuned", "global_channels", finetuned=True),
+    "dss": Method("DSS (sources only), fine-tuned", "channels", finetuned=True),
+}
+
+
+@dataclass(frozen=True)
+class Pruned:
+    """One sparse model."""
+
+    wished: str  # the sparsity that was asked for, as in "0.8", or the pattern, as in "2:4"
+    masks: Masks
+    model: nn.Module  # plain, with zeros in place
+    allocation: str  # that made the masks
+    moved: bool  # whether weights that are kept differ from the dense model's
+
+
+def prune(
+    model: nn.Module,
+    data: Calibration,
+    method: str = "dap",
+    sparsities: Sequence[float] | None = None,
+    *,
+    allocation: str | None = None,
+    finetuned: bool | None = None,
+    config: PruneConfig | None = None,
+    train: TrainConfig | None = None,
+    validation: Mapping[str, Source] | None = None,
+    skip: Container[str] = (),
+) -> Iterator[Pruned]:
+    """Sparse copies of `model`, which stays unchanged: one for each of `sparsities`, as soon as it is there.
+
+    `allocation` is one of `dap.allocation.ALLOCATIONS`, a pattern such as "2:4", which sets the sparsity itself, or for
+    mask learning "path"; `finetuned` says whether to train on under the masks. Both are the method's own if not given.
+    `config` is that of mask learning; which weights are masked is in it, for every method. `train` is for movement and
+    fine-tuning; both take as many steps as mask learning, unless it says otherwise. `validation` selects among the
+    checkpoints of fine-tuning. What `skip` names by its `Pruned.wished` is there already.
+
+    >>> images = torch.utils.data.TensorDataset(torch.randn(64, 4), torch.randint(2, (64,)))
+    >>> data = Calibration({"a": images, "b": images}, batches=2)
+    >>> [pruned.masks.sparsity for pruned in prune(nn.Linear(4, 2), data, "taylor", [0.25, 0.75])]
+    [0.25, 0.75]
+    """
+    if method not in METHODS:
+        raise DapError(f"there is no method {method!r}; choose one of {', '.join(METHODS)}")
+    allocation = allocation or METHODS[method].allocation
+    cuts = _cuts(method, allocation, sparsities)
+    config = config or PruneConfig()
+    train = replace(train or TrainConfig(), batch_size=data.batch_size, seed=data.seed)
+    if train.steps is UNSET:
+        train = replace(train, steps=config.resolved().steps)
+    tune = METHODS[method].finetuned if finetuned is None else finetuned
+    return _prune(model, data, method, allocation, cuts, config, train, validation, tune, skip)
+
+
+def _prune(
+    model: nn.Module,
+    data: Calibration,
+    method: str,
+    allocation: str,
+    cuts: Mapping[str, Callable[..., Masks]],
+    config: PruneConfig,
+    train: TrainConfig,
+    validation: Mapping[str, Source] | None,
+    tune: bool,
+    skip: Container[str],
+) -> Iterator[Pruned]:
+    if all(wish in skip for wish in cuts):
+        return
+    wished = [float(wish) for wish in cuts] if allocation == "path" else []
+    scores = _criterion(method, config, train, wished)(model, data, tuple(config.include), tuple(config.exclude))
+    if allocation in _BY_CHANNEL:
+        _keep_whole(scores, model, data)
+    for wish, cut in cuts.items():
+        if wish in skip:
+            continue
+        passed = scores.passed.get(float(wish)) if allocation == "path" else None
+        masks = cut(scores) if passed is None else passed
+        sparse = bake(scores.model or model, masks)
+        if tune:
+            _finetune(sparse, masks, wish, data, train, validation)
+        made_by = "global" if allocation == "path" and passed is None else allocation
+        yield Pruned(wish, masks, sparse, made_by, moved=tune or scores.model is not None)
+
+
+def _cuts(method: str, allocation: str, sparsities: Sequence[float] | None) -> dict[str, Callable[..., Masks]]:
+    """What turns scores into masks, by what was asked for."""
+    if pattern := re.fullmatch(r"(\d+):(\d+)", allocation):
+        if sparsities:
+            raise DapError(f"the pattern {allocation} sets the sparsity: leave sparsities out")
+        cuts: dict[str, Callable[..., Masks]] = {allocation: n_of_m(*map(int, pattern.groups()))}
+    else:
+        if allocation not in ALLOCATIONS and not (allocation == "path" == METHODS[method].allocation):
+            known = [*ALLOCATIONS, "N:M", *(["path"] if METHODS[method].allocation == "path" else [])]
+            raise DapError(f"there is no allocation {allocation!r} for {method}; choose one of {', '.join(known)}")
+        sparsities = SPARSITIES if sparsities is None else sparsities
+        for sparsity in sparsities:
+            if not 0 < sparsity < 1:
+                raise DapError(f"sparsity is {sparsity}; it is a share between 0 and 1, both excluded")
+        allocate = ALLOCATIONS.get(allocation, ALLOCATIONS["global"])
+        cuts = {str(float(sparsity)): partial(allocate, sparsity=sparsity) for sparsity in sparsities}
+    if method in CHANNEL_LEVEL and allocation not in _BY_CHANNEL:
+        raise DapError(f"{method} scores whole channels: choose allocation {' or '.join(_BY_CHANNEL)}")
+    return cuts
+
+
+def _criterion(method: str, config: PruneConfig, train: TrainConfig, milestones: Sequence[float]) -> Criterion:
+    criterion = CRITERIA[method]
+    if method in ("dap", "agnostic"):
+        return partial(criterion, config=config, milestones=milestones)  # pyright: ignore[reportCallIssue]
+    if method == "movement":
+        return partial(criterion, config=train)  # pyright: ignore[reportCallIssue]
+    return criterion
+
+
+def _keep_whole(scores: Scores, model: nn.Module, data: Calibration) -> None:
+    """Leave the head whole, whose channels are the classes, and transposed convolutions, whose rows are inputs."""
+    weights = maskable_weights(model)
+    (inputs, _) = next(iter(next(replace(data, on_step=None).stream(next(iter(weights.values())).device)).values()))
+    transposed = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
+    whole = {order_of_use(model, weights, inputs)[-1]}
+    whole |= {f"{path}.weight" for path, module in model.named_modules() if isinstance(module, transposed)}
+    for name in whole & set(scores):
+        scores[name] = torch.full((1,), math.inf).expand(scores[name].shape)
+
+
+def _finetune(
+    sparse: nn.Module,
+    masks: Masks,
+    wish: str,
+    data: Calibration,
+    train: TrainConfig,
+    validation: Mapping[str, Source] | None,
+) -> None:
+    steps, report, stage = train.resolved().steps, data.on_step, f"fine-tuning at {wish}"
+    file = f"finetuning-{wish.replace(':', '-of-')}.safetensors"
+    checkpoint = data.checkpoint and Path(data.checkpoint).with_name(file)
+    found = finetune(
+        sparse,
+        masks,
+        data.sources,
+        train,
+        objective=data.objective,
+        validation=validation,
+        checkpoint=checkpoint,
+        on_step=report and (lambda stats: report(News(stage, stats.step, steps, f"loss {stats.loss:.3f}"))),
+        engine=data.engine,
+    )
+    data.check_whole(found.interrupted)
+    if checkpoint and data.engine.first:
+        checkpoint.unlink(missing_ok=True)
