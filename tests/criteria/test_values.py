@@ -82,7 +82,7 @@ def test_movement():
         torch.testing.assert_close(scores[name], expected[name], rtol=1e-3, atol=1e-7)
     assert scores.model is not None
     for name, weight in scores.model.named_parameters():
-        torch.testing.assert_close(weight, plain.get_parameter(name), rtol=1e-3, atol=1e-6)
+        torch.testing.assert_close(weight, plain.get_parameter(name), rtol=1e-3, atol=1e-4)
 
 
 def test_movement_moves_weights_that_were_frozen():
