@@ -1,0 +1,64 @@
+"""The images of a suite as a run sees them: what is trained on, what is held out, what stays unseen."""
+
+import warnings
+from dataclasses import dataclass
+
+from torch import nn
+
+from dap.data import Images, Suite, split_suite
+from dap.errors import DapError
+from dap.evaluation import score
+from dap.parallel import ALONE, Ranks
+from dap.sources import Source
+
+
+@dataclass(frozen=True)
+class Sources:
+    """The images of a suite as training sees them."""
+
+    train: dict[str, Source]
+    held_out: dict[str, Source]
+    # By unseen domain: its 80 %, which DomainBed reports, and its 20 %, which the oracle looks at.
+    targets: dict[str, dict[str, Source]]
+
+
+def divide(suite: Suite, targets: tuple[str, ...], seed: int) -> Sources:
+    """Split every domain and set the unseen ones apart; training images are augmented where they can be."""
+    for target in targets:
+        if target not in suite.domains:
+            raise DapError(f"{suite.name} has no domain {target!r}; it has {', '.join(suite.domains)}")
+    if not set(suite.domains) - set(targets):
+        raise DapError(f"every domain of {suite.name} is a target: leave at least one to train on")
+    parts = split_suite(suite, seed)
+    sources = Sources({}, {}, {})
+    for domain, (rest, held_out) in parts.items():
+        if domain in targets:
+            sources.targets[domain] = {"80 %": rest, "20 %": held_out}
+        else:
+            sources.train[domain] = rest.augmented() if isinstance(rest, Images) else rest
+            sources.held_out[domain] = held_out
+    _warn_of_shared_groups(suite, targets)
+    return sources
+
+
+def _warn_of_shared_groups(suite: Suite, targets: tuple[str, ...]) -> None:
+    groups = {
+        domain: set(images.groups.tolist())
+        for domain, images in suite.domains.items()
+        if isinstance(images, Images) and images.groups is not None
+    }
+    for target in targets:
+        seen = set[int]().union(*(found for domain, found in groups.items() if domain not in targets))
+        if shared := groups.get(target, set()) & seen:
+            warnings.warn(f"{len(shared)} groups of {target} are also in a source: it is not unseen", stacklevel=3)
+
+
+def on_targets(model: nn.Module, sources: Sources, ranks: Ranks = ALONE) -> dict[str, dict[str, float]]:
+    """The accuracy on every unseen domain: its 80 %, its 20 %, and all of it."""
+    accuracies = {}
+    for target, parts in sources.targets.items():
+        scores = {part: score(model, data, ranks=ranks) for part, data in parts.items()}
+        images = sum(found.images for found in scores.values())
+        whole = sum(found.accuracy * found.images for found in scores.values()) / images
+        accuracies[target] = {part: found.accuracy for part, found in scores.items()} | {"all": whole}
+    return accuracies
