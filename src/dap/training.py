@@ -253,7 +253,7 @@ class _Training:
         for name in ours:
             if ours[name] != theirs[name]:
                 known = difference(theirs[name], ours[name]) if isinstance(ours[name], dict) else theirs[name]
-                shown = f"another {name}" if name in ("model", "masks") else f"{name} {known}"
+                shown = {"model": "another model", "masks": "other masks"}.get(name, f"{name} {known}")
                 raise DapError(f"{checkpoint} belongs to a run with {shown}: remove it to start again")
         self.best = under(tensors, "best.")
         self.trainer.load({name: t for name, t in tensors.items() if not name.startswith("best.")}, values)

@@ -1,9 +1,9 @@
 """Pruning as a run: the same folder whatever the method, so that whoever reads it need not know which one it was.
 
-    spec.json  result.json           of the whole run
-    0.8/masks.safetensors            what is kept at 80 %
-    0.8/model.safetensors            the sparse model, where weights moved; else the masks and the dense model make it
-    0.8/result.json                  its numbers; it is written last
+spec.json  result.json           of the whole run
+0.8/masks.safetensors            what is kept at 80 %
+0.8/model.safetensors            the sparse model, where weights moved; else the masks and the dense model make it
+0.8/result.json                  its numbers; it is written last
 """
 
 import json

@@ -1,0 +1,116 @@
+"""A pruning as a run: one kind of folder for all methods."""
+
+import json
+import shutil
+from dataclasses import replace
+
+import pytest
+import torch
+
+from dap.config import FinetuneConfig, PruneConfig, TrainConfig
+from dap.data import load_suite
+from dap.dense import load_dense
+from dap.errors import DapError
+from dap.evaluation import accuracy
+from dap.masking import bake
+from dap.pruning import METHODS
+from dap.runs import PruneSpec, TrainSpec, divide, load_pruned, prune_dense, train_dense
+
+
+@pytest.fixture(scope="module")
+def dense(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("runs") / "dense"
+    config = TrainConfig(steps=4, batch_size=4, freeze_norms=False, learning_rate=1e-3, seed=2)
+    spec = TrainSpec("digits", ("rotated",), backbone="small_resnet", weights=None, objective="coral", train=config)
+    train_dense(spec, folder)
+    return folder
+
+
+def spec_of(dense, method: str, **options) -> PruneSpec:
+    config = PruneConfig(steps=3, target_sparsity=0.6, batch_size=4)
+    tuning = FinetuneConfig(steps=2)
+    return PruneSpec(str(dense), method, (0.3, 0.5), batches=2, prune=config, finetune=tuning, **options)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_results_do_not_tell_methods_apart(method, dense, tmp_path):
+    result = prune_dense(spec_of(dense, method), tmp_path / "run")
+    assert set(result) == {"spec", "method", "title", "dense", "sparse"}
+    assert list(result["sparse"]) == ["0.3", "0.5"]
+    row = result["sparse"]["0.5"]
+    assert set(row["validation"]) == {"outline", "plain", "textured"}
+    assert set(row["targets"]["rotated"]) == {"80 %", "20 %", "all"}
+
+    model, masks, card = load_pruned(tmp_path / "run", 0.5)
+    assert masks.sparsity == row["sparsity"] == pytest.approx(0.5, abs=0.05)
+    assert card.notes["targets"] == ["rotated"]
+    assert all(model.get_parameter(name)[~mask].eq(0).all() for name, mask in masks.items())
+    unseen = load_suite("digits").domains["rotated"]
+    assert accuracy(model, unseen) == pytest.approx(row["targets"]["rotated"]["all"])
+    held_out = divide(load_suite("digits"), ("rotated",), seed=2).held_out["plain"]
+    assert accuracy(model, held_out) == row["validation"]["plain"]
+    if not row["weights moved"]:
+        unmoved = bake(load_dense(dense)[0], masks)
+        assert all(torch.equal(tensor, model.state_dict()[name]) for name, tensor in unmoved.state_dict().items())
+    assert prune_dense(spec_of(dense, method), tmp_path / "run") == result
+
+
+@pytest.mark.parametrize("method", ["movement", "dap", "ior"])
+def test_a_stopped_run_goes_on_to_the_same_result(method, dense, tmp_path):
+    spec = spec_of(dense, method)
+    last = {"movement": ("movement", 1), "dap": ("mask learning", 2), "ior": ("fine-tuning at 0.5", 1)}[method]
+
+    def stop(news):
+        if (news.stage, news.step) == last:
+            raise OSError("the lamp went out")
+
+    with pytest.raises(OSError, match="lamp"):
+        prune_dense(spec, tmp_path / "run", on_step=stop)
+    assert (tmp_path / "run" / "0.3" / "result.json").exists() is (method == "ior")
+    assert not (tmp_path / "run" / "result.json").exists()
+    again: list[str] = []
+    resumed = prune_dense(spec, tmp_path / "run", on_step=lambda news: again.append(f"{news.stage} {news.step}"))
+    if method == "ior":  # neither the masks that were done nor the first step of the other
+        assert [line for line in again if "fine" in line] == ["fine-tuning at 0.5 2"]
+    else:
+        assert len(again) == 1  # the last step
+    assert resumed == prune_dense(spec, tmp_path / "other")
+    first, second = (load_pruned(tmp_path / name, "0.5")[0].state_dict() for name in ("run", "other"))
+    assert all(torch.equal(tensor, second[name]) for name, tensor in first.items())
+    assert not list((tmp_path / "run").glob("finetuning*"))
+
+
+def test_a_folder_of_another_run_and_a_dense_model_that_changed(dense, tmp_path):
+    prune_dense(spec_of(dense, "magnitude"), tmp_path / "run")
+    with pytest.raises(DapError, match="holds a run with method='magnitude'"):
+        prune_dense(spec_of(dense, "random"), tmp_path / "run")
+    with pytest.raises(DapError, match=r"no masks for 0.7 in .*; it has 0.3, 0.5"):
+        load_pruned(tmp_path / "run", 0.7)
+
+    moved = shutil.copytree(dense, tmp_path / "moved")
+    assert load_pruned(tmp_path / "run", 0.5, dense=moved)[1].sparsity == pytest.approx(0.5, abs=1e-5)
+    other = replace(TrainSpec(**{**json.loads((dense / "spec.json").read_text()), "targets": ("rotated",)}))
+    other = replace(other, train=TrainConfig(steps=1, batch_size=4, freeze_norms=False))
+    train_dense(other, tmp_path / "other")
+    with pytest.raises(DapError, match="is not the one that was pruned"):
+        load_pruned(tmp_path / "run", 0.5, dense=tmp_path / "other")
+
+
+def test_what_is_no_dense_training(dense, tmp_path):
+    with pytest.raises(DapError, match=r"no model.safetensors in .*: give the folder of a finished dense training"):
+        prune_dense(spec_of(tmp_path, "random"), tmp_path / "run")
+    for name in ("model.safetensors", "objective.safetensors"):
+        shutil.copy(dense / name, tmp_path)
+    with pytest.raises(DapError, match=r"no spec.json in .*: give the folder of a dense training"):
+        prune_dense(spec_of(tmp_path, "random"), tmp_path / "run")
+    (tmp_path / "spec.json").write_text('{"dense": "x"}')
+    with pytest.raises(DapError, match="is not that of a dense training, or of another version"):
+        prune_dense(spec_of(tmp_path, "random"), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_patterns_have_a_folder_too(dense, tmp_path):
+    spec = replace(spec_of(dense, "magnitude", allocation="2:4"), sparsities=None)
+    assert list(prune_dense(spec, tmp_path / "run")["sparse"]) == ["2:4"]
+    _, masks, _ = load_pruned(tmp_path / "run", "2:4")
+    assert masks["network.head.weight"].view(10, 24, 4).sum(2).eq(2).all()

@@ -1,0 +1,116 @@
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import TensorDataset
+
+from conftest import make_batches, make_model
+from dap.config import PruneConfig, TrainConfig
+from dap.criteria import Calibration
+from dap.errors import DapError
+from dap.pruning import METHODS, prune
+
+SOURCES = {domain: TensorDataset(*batch) for domain, batch in make_batches(size=16).items()}
+CONFIG = PruneConfig(steps=6, target_sparsity=0.6)
+
+
+def data(**options) -> Calibration:
+    return Calibration(SOURCES, **{"batches": 2, "batch_size": 6, **options})
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_every_method_gives_the_same_kind_of_thing(method):
+    model = make_model("convolutional")
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    found = list(
+        prune(model, data(), method, [0.2, 0.5], config=CONFIG, train=TrainConfig(steps=3, learning_rate=1e-3))
+    )
+    assert [pruned.wished for pruned in found] == ["0.2", "0.5"]
+    assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
+    for pruned in found:
+        assert type(pruned.model) is type(model)
+        zeros = {name: pruned.model.get_parameter(name) == 0 for name in pruned.masks}
+        assert all(torch.equal(zero, ~pruned.masks[name]) for name, zero in zeros.items())
+        kept = [pruned.model.get_parameter(name)[mask] for name, mask in pruned.masks.items()]
+        was = [model.get_parameter(name)[mask] for name, mask in pruned.masks.items()]
+        assert torch.equal(torch.cat(kept), torch.cat(was)) is not pruned.moved
+        assert pruned.moved is (method in ("movement", "ior", "dss"))
+    if METHODS[method].allocation in ("global", "per_layer"):
+        assert [pruned.masks.sparsity for pruned in found] == pytest.approx([0.2, 0.5], abs=1e-3)
+
+
+def test_any_method_can_be_fine_tuned_and_any_left_as_it_is():
+    model = make_model("convolutional")
+    (tuned,) = prune(model, data(), "magnitude", [0.5], finetuned=True, train=TrainConfig(steps=3, learning_rate=1e-2))
+    (plain,) = prune(model, data(), "magnitude", [0.5])
+    assert tuned.masks == plain.masks
+    assert (tuned.moved, plain.moved) == (True, False)
+    (dss,) = prune(model, data(), "dss", [0.5], finetuned=False)
+    assert not dss.moved
+
+
+def test_fine_tuning_takes_as_many_steps_as_mask_learning():
+    steps = []
+    data_ = data(on_step=lambda news: steps.append(news) if "fine-tuning" in news.stage else None)
+    list(prune(make_model("tied"), data_, "magnitude", [0.5], finetuned=True, config=CONFIG))
+    assert [news.step for news in steps] == [1, 2, 3, 4, 5, 6]
+    assert steps[0].stage == "fine-tuning at 0.5"
+    assert steps[0].steps == 6
+
+
+def test_mask_learning_gives_its_snapshots_or_an_exact_cut_of_its_ranking():
+    config = PruneConfig(steps=40, target_sparsity=0.7, alpha=1.0)
+    model = make_model("convolutional")
+    for pruned in prune(model, data(), "dap", [0.3, 0.5], config=config):
+        assert pruned.allocation == "path"
+        assert float(pruned.wished) <= pruned.masks.sparsity < float(pruned.wished) + 0.1
+    (exact,) = prune(model, data(), "dap", [0.5], allocation="per_layer", config=config)
+    assert exact.masks.sparsity == 0.5
+    (unreached,) = prune(model, data(), "dap", [0.5], config=CONFIG)  # six steps are too few
+    assert (unreached.allocation, unreached.masks.sparsity) == ("global", 0.5)
+
+
+def test_patterns():
+    (pruned,) = prune(make_model("convolutional"), data(), "wanda", allocation="2:4")
+    assert pruned.wished == "2:4"
+    assert pruned.masks["9.weight"].view(3, 3, 4).sum(2).eq(2).all()
+
+
+@pytest.mark.parametrize("allocation", ["channels", "global_channels"])
+def test_channels_spare_the_head_wherever_it_is_and_transposed_convolutions(allocation):
+    model = nn.Sequential(
+        nn.Conv2d(3, 8, 3), nn.ConvTranspose2d(8, 8, 3), nn.Conv2d(8, 6, 3), nn.Flatten(), nn.Linear(216, 3)
+    )
+    (pruned,) = prune(model, data(), "taylor", [0.2], allocation=allocation)
+    assert pruned.masks["4.weight"].all()
+    assert pruned.masks["1.weight"].all()
+    assert not pruned.masks["2.weight"].all()
+    for name in ("0.weight", "2.weight"):
+        rows = pruned.masks[name].flatten(1)
+        assert torch.equal(rows.any(1), rows.all(1))
+
+
+def test_what_is_there_is_not_made_again():
+    seen = []
+    found = prune(make_model("tied"), data(on_step=seen.append), "taylor", [0.2, 0.5], skip={"0.2": ..., "0.5": ...})
+    assert list(found) == []
+    assert seen == []
+    assert [pruned.wished for pruned in prune(make_model("tied"), data(), "taylor", [0.2, 0.5], skip={"0.2"})] == [
+        "0.5"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"method": "luck"}, "there is no method 'luck'; choose one of random, magnitude"),
+        ({"method": "taylor", "allocation": "path"}, "there is no allocation 'path' for taylor; choose one of global"),
+        ({"method": "dap", "allocation": "x"}, "choose one of global, per_layer, erk, .*, N:M, path"),
+        ({"method": "ior", "allocation": "erk"}, "ior scores whole channels: choose allocation channels or global_"),
+        ({"method": "ior", "allocation": "2:4"}, "ior scores whole channels"),
+        ({"method": "taylor", "sparsities": [1.5]}, "sparsity is 1.5; it is a share between 0 and 1"),
+        ({"method": "taylor", "sparsities": [0.5], "allocation": "2:4"}, "the pattern 2:4 sets the sparsity"),
+    ],
+)
+def test_wrong_wishes_are_refused_before_anything_is_done(arguments, message):
+    with pytest.raises(DapError, match=message):
+        prune(make_model("tied"), data(), **arguments)
