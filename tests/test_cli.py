@@ -9,6 +9,7 @@ from PIL import Image
 
 from dap.cli import main
 from dap.dense import load_dense
+from dap.runs import load_pruned
 
 
 @pytest.fixture
@@ -25,7 +26,9 @@ def usage_error(*arguments: str) -> object:
     return caught.value.code
 
 
-@pytest.mark.parametrize("arguments", [[], ["--help"], ["data", "check", "--help"], ["train", "--help"]])
+@pytest.mark.parametrize(
+    "arguments", [[], ["--help"], ["data", "check", "--help"], ["train", "--help"], ["prune", "--help"]]
+)
 def test_help_imports_nothing_heavy(arguments: list[str]) -> None:
     program = (
         "import sys\nfrom dap.cli import main\n"
@@ -163,3 +166,39 @@ def test_train_on_two_devices_in_bf16(tmp_path: Path, monkeypatch: pytest.Monkey
     result = json.loads(done.stdout)
     assert list(result["targets"]) == ["plain", "rotated"]
     assert [row["step"] for row in result["validation"]] == [1, 4]
+
+
+def test_prune_by_any_method(tmp_path: Path) -> None:
+    dense, out = tmp_path / "dense", tmp_path / "taylor"
+    assert main(train("digits", "--targets", "plain", "--out", str(dense), "--train.steps", "3", "--json")) == 0
+    arguments = ["prune", str(dense), "--method", "taylor", "--sparsities", "0.5,0.8", "--batches", "2"]
+    arguments += ["--allocation", "erk", "--finetuned", "true", "--finetune.steps", "2", "--out", str(out)]
+    (tmp_path / "values.yaml").write_text("prune:\n  batch_size: 4\n  exclude: [network.head.weight]\n")
+    arguments += ["--config", str(tmp_path / "values.yaml")]
+    command = Path(sys.executable).with_name("dap")
+    done = subprocess.run([command, *arguments], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert [line[:14].strip() for line in lines[:3]] == ["dense", "sparsity 50.0%", "sparsity 80.0%"]
+    assert lines[3] == f"Taylor, saved in {out}"
+    again = subprocess.run([command, *arguments, "--json"], capture_output=True, text=True)  # nothing left to do
+    result = json.loads(again.stdout)
+    assert result == json.loads((out / "result.json").read_text())
+    assert result["sparse"]["0.8"]["allocation"] == "erk"
+    assert result["sparse"]["0.8"]["weights moved"]
+    model, masks, _ = load_pruned(out, 0.8)
+    assert "network.head.weight" not in masks
+    assert model.get_parameter("network.head.weight").ne(0).all()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "no model.safetensors in"),
+        (["--sparsities", "much"], "sparsities is 'much'; give numbers separated by commas, such as 0.5,0.8"),
+    ],
+)
+def test_prune_names_what_is_wrong(arguments, message, tmp_path, capsys) -> None:
+    assert main(["prune", str(tmp_path), "--out", str(tmp_path / "out"), *arguments]) == 1
+    assert message in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()

@@ -4,7 +4,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from dap import criteria, data, dense, evaluation, models, objectives, selection
+    from dap import allocation, criteria, data, dense, evaluation, models, objectives, selection
     from dap.config import PruneConfig, SwadConfig, TrainConfig
     from dap.engine import Engine, launch
     from dap.errors import DapError
@@ -13,8 +13,9 @@ if TYPE_CHECKING:
     from dap.masks import Masks
     from dap.models import Classifier
     from dap.pruner import Pruner, StepStats
+    from dap.pruning import Pruned, prune
     from dap.trainer import Trainer
-    from dap.training import Dense, train
+    from dap.training import Dense, finetune, train
 
 __all__ = [
     "Classifier",
@@ -24,21 +25,25 @@ __all__ = [
     "MaskPath",
     "Masks",
     "PruneConfig",
+    "Pruned",
     "Pruner",
     "Snapshot",
     "StepStats",
     "SwadConfig",
     "TrainConfig",
     "Trainer",
+    "allocation",
     "bake",
     "criteria",
     "data",
     "dense",
     "evaluation",
+    "finetune",
     "launch",
     "learn_masks",
     "models",
     "objectives",
+    "prune",
     "selection",
     "train",
 ]
@@ -51,6 +56,7 @@ _HOME = {
     "MaskPath": "learning",
     "Masks": "masks",
     "PruneConfig": "config",
+    "Pruned": "pruning",
     "Pruner": "pruner",
     "Snapshot": "learning",
     "StepStats": "pruner",
@@ -58,8 +64,10 @@ _HOME = {
     "TrainConfig": "config",
     "Trainer": "trainer",
     "bake": "masking",
+    "finetune": "training",
     "launch": "engine",
     "learn_masks": "learning",
+    "prune": "pruning",
     "train": "training",
 }
 
