@@ -6,13 +6,16 @@ layer whose scores are all infinite is kept whole: the others then carry its sha
 """
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from functools import reduce
 
 import torch
 from torch import Tensor
 
 from dap.errors import DapError
 from dap.masks import Masks
+
+_SAMPLE = 2**16  # numbers that tell about where a threshold is
 
 Scores = Mapping[str, Tensor]  # by a weight's name, in its shape; the higher, the sooner it is kept
 
@@ -26,7 +29,7 @@ def keep_count(total: int, sparsity: float) -> int:
 
 def keep_top(scores: Tensor, keep: int) -> Tensor:
     """A mask of exactly the `keep` largest of a flat vector; among equals, those that come first."""
-    (mask,) = _keep_top([scores], keep, scores.clone())
+    (mask,) = _keep_top([scores], keep)
     return mask
 
 
@@ -38,14 +41,17 @@ def global_masks(scores: Scores, sparsity: float, *, allow_empty: bool = False) 
             [ True, False]])
     """
     keep, whole, rest = _budget(scores, sparsity, allow_empty)
-    flat = torch.cat([score.reshape(-1) for score in rest.values()])
-    best = [] if allow_empty else [_best(score.reshape(-1)) for score in rest.values()]
-    start = 0
-    for score, place in zip(rest.values(), best, strict=False):
-        flat[start + place] = math.inf  # kept first: where no layer would be emptied, they are kept anyway
-        start += score.numel()
-    kept = _keep_top([score.reshape(-1).to(flat.dtype) for score in rest.values()], keep, flat, best)
-    return _masks(scores, whole, dict(zip(rest, kept, strict=True)))
+    precision = reduce(torch.promote_types, (score.dtype for score in rest.values()))
+    kept: dict[str, Tensor] = {}
+    while rest:
+        parts = [score.reshape(-1).to(precision) for score in rest.values()]
+        masks = dict(zip(rest, _keep_top(parts, keep - len(kept)), strict=True))
+        emptied = [] if allow_empty else [name for name, mask in masks.items() if not mask.any()]
+        if not emptied:
+            return _masks(scores, whole, kept | masks)
+        for name in emptied:  # each keeps its best, and the others share what is left
+            kept[name] = keep_top(rest.pop(name).reshape(-1), 1)
+    return _masks(scores, whole, kept)
 
 
 def per_layer(scores: Scores, sparsity: float, *, allow_empty: bool = False) -> Masks:
@@ -220,39 +226,38 @@ def _masks(scores: Scores, whole: set[str], kept: Mapping[str, Tensor]) -> Masks
     )
 
 
-def _keep_top(parts: list[Tensor], keep: int, flat: Tensor, always: list[int] | None = None) -> list[Tensor]:
-    """Masks of exactly the `keep` largest of all parts, among them each part's place `always`.
-
-    `flat` is a copy of all parts, infinite at those places; it is used up.
-    """
+def _keep_top(parts: Sequence[Tensor], keep: int) -> list[Tensor]:
+    """Masks of exactly the `keep` largest numbers of all flat parts; among equals, those that come first."""
     if keep == 0:
         return [torch.zeros_like(part, dtype=torch.bool) for part in parts]
-    threshold = _smallest_kept(flat, keep)
+    threshold = _smallest_kept(parts, keep)
     masks = [part > threshold for part in parts]
-    for mask, place in zip(masks, always or [], strict=False):
-        mask[place] = True
     missing = keep - sum(int(mask.count_nonzero()) for mask in masks)
     for part, mask in zip(parts, masks, strict=True):
         if missing:
-            ties = torch.nonzero((part == threshold) & ~mask).squeeze(1)[:missing]
+            ties = torch.nonzero(part == threshold).squeeze(1)[:missing]
             mask[ties] = True
             missing -= len(ties)
     return masks
 
 
-def _smallest_kept(flat: Tensor, keep: int) -> Tensor:
-    """The smallest of the `keep` largest: a selection, not a sort. `flat` is used up."""
-    place = flat.numel() - keep
-    if flat.device.type == "cpu" and flat.dtype in (torch.float32, torch.float64):
-        # Ten times as fast as torch's kthvalue, in place and without its 64-bit indices. NaN goes to the end.
-        values = flat.numpy()
-        values.partition((place, len(values) - 1))
-        smallest, largest = flat[place], flat[-1]
-    else:
-        smallest, largest = flat.kthvalue(place + 1).values, flat.max()
-    if smallest.isnan() or largest.isnan():
+def _smallest_kept(parts: Sequence[Tensor], keep: int) -> Tensor:
+    """The smallest of the `keep` largest: a selection, not a sort, and from a few of the numbers alone.
+
+    A sample says about where it is. Numbers above that range are only counted, and it is found among those inside.
+    """
+    if any(part.max().isnan() for part in parts):
         raise _not_sound()
-    return smallest.clone()
+    total = sum(part.numel() for part in parts)
+    sample = torch.cat([part[:: max(1, total // _SAMPLE)] for part in parts]).sort().values
+    place, margin = round(len(sample) * (1 - keep / total)), 1 + len(sample) // 50
+    low = sample[place - margin] if place >= margin else sample.new_tensor(-math.inf)
+    high = sample[place + margin] if place + margin < len(sample) else sample.new_tensor(math.inf)
+    above = sum(int((part > high).count_nonzero()) for part in parts)
+    inside = torch.cat([part[(part >= low) & (part <= high)] for part in parts])
+    if not above < keep <= above + len(inside):  # the sample was not like the rest
+        above, inside = 0, torch.cat(list(parts))
+    return inside.kthvalue(above + len(inside) - keep + 1).values
 
 
 def _layer_by_layer(scores: Scores, whole: set[str], counts: Mapping[str, int]) -> Masks:

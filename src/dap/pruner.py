@@ -238,14 +238,13 @@ class Pruner:
     def masks(self, sparsity: float | None = None, *, raw: bool = False) -> Masks:
         """The hard masks at this step: logits above 0 or, with `sparsity`, exactly that share of the weights cut.
 
-        With a sparsity, every layer keeps a weight.
         `raw` takes the paper's λ̃ where averaged logits are the default.
         """
         ranking = self.ranking(raw)
         if sparsity is None:
             return Masks(self.layout.expand(ranking > 0))
         allocate = global_masks if self.layout.gates == self.layout.total else global_channels
-        return allocate(self.layout.expand(ranking), sparsity)
+        return allocate(self.layout.expand(ranking), sparsity, allow_empty=True)  # the ranking as it is
 
     def sampled_masks(self, seed: int) -> Masks:
         """Masks drawn from the learned distribution: each gate kept with probability σ(λ̃)."""
