@@ -46,7 +46,7 @@ def run(out: Path, target: str, seed: int) -> dict[str, dict]:
     spec = TrainSpec("digits", (target,), backbone="small_resnet", weights=None, train=config)
     if not (folder / "dense" / "result.json").exists():
         train_dense(spec, folder / "dense")
-    mask_learning, tuning = PruneConfig(steps=500, seed=seed), FinetuneConfig(steps=150, check_every=50)
+    mask_learning, tuning = PruneConfig(steps=500, seed=seed), FinetuneConfig(steps=100, check_every=50)
     results = {}
     for name in sorted(ORDER):
         if (
@@ -54,7 +54,7 @@ def run(out: Path, target: str, seed: int) -> dict[str, dict]:
         ):  # it ends the same way: no need to learn again
             (folder / "dap-ranking").mkdir()
             shutil.copy(folder / "dap" / "state.safetensors", folder / "dap-ranking")
-        # Movement takes as many steps as mask learning; fine-tuning takes its own at every sparsity.
+        # Movement takes as many steps as mask learning, and so does fine-tuning for its five sparsities together.
         finetune = FinetuneConfig() if name == "movement" else tuning
         spec = PruneSpec(str(folder / "dense"), **ROWS[name], prune=mask_learning, finetune=finetune)
         results[name] = prune_dense(spec, folder / name.replace(" ", "-"))
