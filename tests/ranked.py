@@ -64,6 +64,10 @@ def main(devices: int, folder: Path) -> None:
         tensors |= {f"{name}.masks.{key}": value for key, value in path.masks.items()}
         values[name] = {"losses": dense.losses, "validation": [score.accuracy for score in dense.scores]}
         values[name] |= {"history": path.history}
+    data = dap.criteria.Calibration(SOURCES, batches=2, batch_size=8, engine=engine)
+    for name in ("taylor", "wanda", "ior", "dss"):
+        scores = dap.criteria.CRITERIA[name](make_classifier(), data)
+        tensors |= {f"{name} scores.{key}": score for key, score in scores.items()}
     torch.manual_seed(engine.ranks.rank)
     own = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(192, 3))
     try:

@@ -45,6 +45,14 @@ def test_two_processes_follow_one(ended, name):
     assert together[0][f"{name}.sensitivity"].eq(alone[0][f"{name}.sensitivity"]).float().mean() > 0.97
 
 
+def test_criteria_see_the_whole_batch(ended):
+    alone, together = ended["1-rank-0"][0], ended["2-rank-0"][0]
+    names = [name for name in alone if " scores." in name]
+    assert len(names) == 4 * 3
+    for name in names:
+        torch.testing.assert_close(together[name], alone[name], rtol=1e-3, atol=1e-6)
+
+
 def test_models_that_differ_from_rank_to_rank_are_refused(ended):
     assert "own models" not in ended["1-rank-0"][1]
     for rank in ("2-rank-0", "2-rank-1"):
