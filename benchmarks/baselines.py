@@ -18,7 +18,7 @@ from rich.progress import track
 
 from dap.config import FinetuneConfig, PruneConfig, TrainConfig
 from dap.data import DOMAINS
-from dap.pruning import METHODS, SPARSITIES
+from dap.methods import METHODS, SPARSITIES
 from dap.runs import PruneSpec, TrainSpec, prune_dense, train_dense
 
 # How each row of the table differs from the method's own way.

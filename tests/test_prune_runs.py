@@ -1,6 +1,5 @@
 """A pruning as a run: one kind of folder for all methods."""
 
-import json
 import shutil
 from dataclasses import replace
 
@@ -13,8 +12,8 @@ from dap.dense import load_dense
 from dap.errors import DapError
 from dap.evaluation import accuracy
 from dap.masking import bake
-from dap.pruning import METHODS
-from dap.runs import PruneSpec, TrainSpec, divide, load_pruned, prune_dense, train_dense
+from dap.methods import METHODS
+from dap.runs import PruneSpec, TrainSpec, divide, load_pruned, prune_dense, read_spec, train_dense
 
 
 @pytest.fixture(scope="module")
@@ -89,8 +88,7 @@ def test_a_folder_of_another_run_and_a_dense_model_that_changed(dense, tmp_path)
 
     moved = shutil.copytree(dense, tmp_path / "moved")
     assert load_pruned(tmp_path / "run", 0.5, dense=moved)[1].sparsity == pytest.approx(0.5, abs=1e-5)
-    other = replace(TrainSpec(**{**json.loads((dense / "spec.json").read_text()), "targets": ("rotated",)}))
-    other = replace(other, train=TrainConfig(steps=1, batch_size=4, freeze_norms=False))
+    other = replace(read_spec(dense), train=TrainConfig(steps=1, batch_size=4, freeze_norms=False))
     train_dense(other, tmp_path / "other")
     with pytest.raises(DapError, match="is not the one that was pruned"):
         load_pruned(tmp_path / "run", 0.5, dense=tmp_path / "other")
@@ -101,10 +99,10 @@ def test_what_is_no_dense_training(dense, tmp_path):
         prune_dense(spec_of(tmp_path, "random"), tmp_path / "run")
     for name in ("model.safetensors", "objective.safetensors"):
         shutil.copy(dense / name, tmp_path)
-    with pytest.raises(DapError, match=r"no spec.json in .*: give the folder of a dense training"):
+    with pytest.raises(DapError, match=r"no spec.json in .*: give the folder of a run"):
         prune_dense(spec_of(tmp_path, "random"), tmp_path / "run")
-    (tmp_path / "spec.json").write_text('{"dense": "x"}')
-    with pytest.raises(DapError, match="is not that of a dense training, or of another version"):
+    (tmp_path / "spec.json").write_text('{"suite": "x"}')
+    with pytest.raises(DapError, match="has format none, this version of dap has 1: make the run again"):
         prune_dense(spec_of(tmp_path, "random"), tmp_path / "run")
     assert not (tmp_path / "run").exists()
 

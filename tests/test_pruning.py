@@ -7,7 +7,8 @@ from conftest import make_batches, make_model
 from dap.config import PruneConfig, TrainConfig
 from dap.criteria import Calibration
 from dap.errors import DapError
-from dap.pruning import METHODS, prune
+from dap.methods import METHODS
+from dap.pruning import prune
 
 SOURCES = {domain: TensorDataset(*batch) for domain, batch in make_batches(size=16).items()}
 CONFIG = PruneConfig(steps=6, target_sparsity=0.6)

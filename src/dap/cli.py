@@ -187,7 +187,7 @@ def prune_suite(
     )
     engine = launch(devices, nodes, precision, accelerator)
     with stages(quiet=not engine.first) as advance:
-        result = prune_dense(spec, out, engine=engine, on_step=lambda news: advance(*news))
+        result = prune_dense(spec, out, engine=engine, on_step=lambda news: advance(*news[:4]))
     if not engine.first:
         return 0
     if json:

@@ -16,34 +16,12 @@ from dap.criteria import CHANNEL_LEVEL, CRITERIA, Calibration, Criterion, News, 
 from dap.errors import DapError
 from dap.masking import bake, maskable_weights
 from dap.masks import Masks
+from dap.methods import METHODS, SPARSITIES
 from dap.observation import order_of_use
 from dap.sources import Source
 from dap.training import finetune
 
-SPARSITIES = (0.2, 0.4, 0.6, 0.8, 0.9)
 _BY_CHANNEL = ("channels", "global_channels")
-
-
-@dataclass(frozen=True)
-class Method:
-    """A criterion, and how it is used unless a user says otherwise. The key in `METHODS` is also the criterion's."""
-
-    title: str
-    allocation: str = "global"  # "path": the masks that mask learning passed through
-    finetuned: bool = False  # it is defined with fine-tuning
-
-
-METHODS: dict[str, Method] = {
-    "random": Method("Random"),
-    "magnitude": Method("Magnitude"),
-    "taylor": Method("Taylor"),
-    "wanda": Method("Wanda-style", "per_layer"),
-    "movement": Method("Movement (weights move)"),
-    "dap": Method("DAP", "path"),
-    "agnostic": Method("DAP, α = 0", "path"),
-    "ior": Method("IoR (a reconstruction), fine-tuned", "global_channels", finetuned=True),
-    "dss": Method("DSS (sources only), fine-tuned", "channels", finetuned=True),
-}
 
 
 @dataclass(frozen=True)
@@ -148,7 +126,7 @@ def _cuts(method: str, allocation: str, sparsities: Sequence[float] | None) -> d
 
 def _criterion(method: str, config: PruneConfig, train: TrainConfig, milestones: Sequence[float]) -> Criterion:
     criterion = CRITERIA[method]
-    if method in ("dap", "agnostic"):
+    if METHODS[method].learns:
         return partial(criterion, config=config, milestones=milestones)  # pyright: ignore[reportCallIssue]
     if method == "movement":
         return partial(criterion, config=train)  # pyright: ignore[reportCallIssue]
@@ -185,7 +163,8 @@ def _finetune(
         objective=data.objective,
         validation=validation,
         checkpoint=checkpoint,
-        on_step=report and (lambda stats: report(News(stage, stats.step, steps, f"loss {stats.loss:.3f}"))),
+        on_step=report
+        and (lambda stats: report(News(stage, stats.step, steps, f"loss {stats.loss:.3f}", stats._asdict()))),
         engine=data.engine,
     )
     data.check_whole(found.interrupted)

@@ -13,7 +13,7 @@ from dap.config import PruneConfig, TrainConfig
 from dap.criteria import CHANNEL_LEVEL, CRITERIA, Calibration, Scores
 from dap.errors import DapError
 from dap.masking import maskable_weights
-from dap.pruning import METHODS
+from dap.methods import METHODS
 
 TRAINING = {
     "movement": {"config": TrainConfig(steps=3, learning_rate=1e-3)},

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -23,6 +23,7 @@ class News(NamedTuple):
     step: int
     steps: int
     text: str = ""
+    values: Mapping[str, Any] = {}  # for the log
 
 
 class Scores(dict[str, Tensor]):

@@ -1,13 +1,15 @@
 """DAP's own ranking as a criterion: the logits that mask learning ends with."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 
 from torch import nn
 
 from dap.config import PruneConfig
 from dap.criteria.calibration import Calibration, News, Scores
 from dap.learning import learn_masks
+from dap.pruner import StepStats
 
 
 def dap(
@@ -33,18 +35,18 @@ def dap(
         objective=data.objective,
         milestones=milestones,
         checkpoint=data.checkpoint,
-        on_step=report
-        and (
-            lambda stats: report(
-                News("mask learning", stats.step, steps, f"loss {stats.loss:.3f}, sparsity {stats.sparsity:.0%}")
-            )
-        ),
+        on_step=None if report is None else partial(_tell, report, steps),
         engine=data.engine,
     )
     data.check_whole(path.interrupted)
     scores = Scores(path.pruner.layout.expand(path.pruner.ranking()))
     scores.passed = {milestone: snapshot.masks for milestone, snapshot in path.snapshots.items()}
     return scores
+
+
+def _tell(report: Callable[[News], None], steps: int, stats: StepStats) -> None:
+    text = f"loss {stats.loss:.3f}, sparsity {stats.sparsity:.0%}"
+    report(News("mask learning", stats.step, steps, text, stats._asdict()))
 
 
 def agnostic(

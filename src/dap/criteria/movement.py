@@ -37,7 +37,8 @@ def movement(
         objective=data.objective,
         movement=weights,
         checkpoint=data.checkpoint,
-        on_step=report and (lambda stats: report(News("movement", stats.step, steps, f"loss {stats.loss:.3f}"))),
+        on_step=report
+        and (lambda stats: report(News("movement", stats.step, steps, f"loss {stats.loss:.3f}", stats._asdict()))),
         engine=data.engine,
     )
     data.check_whole(trained.interrupted)

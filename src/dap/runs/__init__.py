@@ -1,8 +1,10 @@
 """A run: from a specification to a folder with its result."""
 
-from dap.runs.pruning import PruneSpec, load_pruned, prune_dense
+from dap.runs.folder import read_metrics, read_spec
+from dap.runs.pruning import load_pruned, prune_dense
 from dap.runs.sources import Sources, divide, on_targets
-from dap.runs.training import TrainSpec, make_objective, train_dense
+from dap.runs.training import make_objective, train_dense
+from dap.specs import PruneSpec, TrainSpec
 
 __all__ = [
     "PruneSpec",
@@ -13,5 +15,7 @@ __all__ = [
     "make_objective",
     "on_targets",
     "prune_dense",
+    "read_metrics",
+    "read_spec",
     "train_dense",
 ]

@@ -1,25 +1,180 @@
-"""A run's folder: whose it is."""
+"""A run's folder: whose it is, what made it, what it saw, and how it ended.
+
+spec.json          what was asked for, and its id
+environment.json   versions, machine and git state of every start that differs
+metrics.jsonl      a line per step; of lines for one step, as after a resume, the last counts
+failure.json       the traceback, if the last attempt failed
+result.json        written last: the run is done
+"""
 
 import json
+import os
+import time
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
+
+import torch
+from filelock import FileLock, Timeout
 
 from dap.checkpoints import difference
 from dap.engine import Engine
 from dap.errors import DapError
 from dap.files import write_atomic
+from dap.runs.environment import environment
+from dap.specs import KINDS, Spec, identity, read
 
-SPEC, RESULT = "spec.json", "result.json"
+SPEC, RESULT, FAILURE, METRICS, ENVIRONMENT = (
+    "spec.json", "result.json", "failure.json", "metrics.jsonl", "environment.json",
+)  # fmt: skip
+STATE = "state.safetensors"  # what going on needs
+_FORMAT = 1
+_LOCK = ".lock"
 
 
-def claim(folder: Path, spec: Any, engine: Engine) -> None:
-    """Write down whose folder this is, or refuse it if it is another run's."""
-    file, ours = folder / SPEC, json.loads(json.dumps(asdict(spec)))
-    if file.exists():
-        theirs = json.loads(file.read_text())
-        if known := difference(theirs, ours):
+class Metrics:
+    """An append-only log of rows, one JSON object a line."""
+
+    def __init__(self, file: TextIO):
+        self.file, self.flushed = file, time.monotonic()
+
+    def add(self, **row: Any) -> None:
+        self.file.write(json.dumps(row) + "\n")
+        if time.monotonic() - self.flushed > 1:
+            self.file.flush()
+            self.flushed = time.monotonic()
+
+
+@contextmanager
+def working_in(folder: Path, spec: Spec, engine: Engine) -> Iterator[Metrics]:
+    """Hold the folder for this run alone, write down what it is, and how it fails if it does."""
+    if not engine.first:
+        engine.ranks.wait()  # for the folder
+        with open(os.devnull, "w") as nowhere:
+            yield Metrics(nowhere)
+        return
+    _refuse_another(folder, spec)
+    folder.mkdir(parents=True, exist_ok=True)
+    lock = FileLock(folder / _LOCK)  # the system lets go of it when the process ends, however it ends
+    try:
+        lock.acquire(timeout=0)
+    except Timeout:
+        raise DapError(f"another process is working on {folder}: wait for it, or choose another folder") from None
+    try:
+        _refuse_another(folder, spec)
+        _sweep(folder)
+        values = {"format": _FORMAT, "kind": spec.kind, "id": identity(spec), "spec": asdict(spec)}
+        if not (folder / SPEC).exists():
+            write_json(folder / SPEC, values)
+        _note_environment(folder / ENVIRONMENT)
+        engine.ranks.wait()
+        with open(folder / METRICS, "a") as file:
+            if file.tell() and not _ends_with_newline(folder / METRICS):  # killed in the middle of a line
+                file.write("\n")
+            yield Metrics(file)
+        (folder / FAILURE).unlink(missing_ok=True)
+    except Exception as error:
+        _note_failure(folder, error)
+        raise
+    finally:
+        lock.release()
+
+
+def finished(folder: Path, spec: Spec) -> dict[str, Any] | None:
+    """The result, if the run is done."""
+    _refuse_another(folder, spec)
+    return read_json(folder / RESULT) if (folder / RESULT).exists() else None
+
+
+def folder_name(spec: Spec) -> str:
+    """Of a run among others."""
+    return f"{spec.kind}-{identity(spec)}"
+
+
+@contextmanager
+def threads(count: int | None) -> Iterator[None]:
+    """Inside, torch has so many threads."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(count or before)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def read_spec(folder: str | Path) -> Spec:
+    """The specification of the run in `folder`."""
+    file = Path(folder) / SPEC
+    if not file.is_file():
+        raise DapError(f"no {SPEC} in {folder}: give the folder of a run")
+    values = read_json(file)
+    if values.get("format") != _FORMAT or values.get("kind") not in KINDS:
+        found = values.get("format", "none")
+        raise DapError(f"{file} has format {found}, this version of dap has {_FORMAT}: make the run again")
+    return read(KINDS[values["kind"]], values["spec"], str(file))
+
+
+def read_metrics(folder: str | Path) -> list[dict[str, Any]]:
+    """The rows of the log, the last one for each stage and step; half a line, as a kill leaves it, is left out."""
+    rows: dict[tuple[str, int], dict[str, Any]] = {}
+    for line in (Path(folder) / METRICS).read_text().splitlines():
+        try:
+            row = json.loads(line)
+        except ValueError:
+            continue
+        key = (row.get("stage", ""), row.get("step", 0))
+        rows.pop(key, None)
+        rows[key] = row
+    return list(rows.values())
+
+
+def write_json(file: Path, values: Any) -> None:
+    write_atomic(file, json.dumps(values, indent=1).encode())
+
+
+def as_read(values: Any) -> Any:
+    """What reading them back will give."""
+    return json.loads(json.dumps(values))
+
+
+def read_json(file: Path) -> dict[str, Any]:
+    try:
+        return json.loads(file.read_text())
+    except ValueError as error:
+        raise DapError(f"{file} is damaged ({error}): remove the run's folder to start again") from None
+
+
+def _refuse_another(folder: Path, spec: Spec) -> None:
+    if (folder / SPEC).exists():
+        theirs = read_spec(folder)
+        if theirs.kind != spec.kind or identity(theirs) != identity(spec):
+            known = difference(as_read(theirs.canonical()), as_read(spec.canonical()))
             raise DapError(f"{folder} holds a run with {known}: choose another folder, or remove it")
-    elif engine.first:
-        write_atomic(file, json.dumps(ours, indent=1).encode())
-    engine.ranks.wait()
+
+
+def _sweep(folder: Path) -> None:
+    """Remove what a killed process was writing: only we are in here."""
+    for path in folder.rglob(".*.*"):
+        if path.name != _LOCK and path.is_file():
+            path.unlink(missing_ok=True)
+
+
+def _note_environment(file: Path) -> None:
+    starts = read_json(file)["starts"] if file.exists() else []
+    now = environment()
+    if not starts or starts[-1] != now:
+        write_json(file, {"starts": [*starts, now]})
+
+
+def _note_failure(folder: Path, error: Exception) -> None:
+    with suppress(OSError):  # a full disk may be what failed
+        write_json(folder / FAILURE, {"error": str(error), "traceback": traceback.format_exc()})
+
+
+def _ends_with_newline(file: Path) -> bool:
+    with open(file, "rb") as stream:
+        stream.seek(-1, os.SEEK_END)
+        return stream.read(1) == b"\n"

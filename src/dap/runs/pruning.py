@@ -6,9 +6,8 @@ spec.json  result.json           of the whole run
 0.8/result.json                  its numbers; it is written last
 """
 
-import json
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -16,88 +15,104 @@ import torch
 from torch import nn
 
 from dap.checkpoints import checksum
-from dap.config import FinetuneConfig, PruneConfig
 from dap.criteria import Calibration, News
 from dap.data import load_suite
 from dap.dense import load_dense
 from dap.engine import Engine
 from dap.errors import DapError
 from dap.evaluation import accuracy
-from dap.files import write_atomic
 from dap.masking import bake
 from dap.masks import Masks
+from dap.methods import METHODS
 from dap.models import Classifier, ModelCard, load_classifier, save_classifier
-from dap.pruning import METHODS, Pruned, prune
-from dap.runs.folder import RESULT, SPEC, claim
+from dap.pruning import Pruned, prune
+from dap.runs.folder import (
+    RESULT,
+    STATE,
+    as_read,
+    finished,
+    folder_name,
+    read_json,
+    read_spec,
+    threads,
+    working_in,
+    write_json,
+)
 from dap.runs.sources import Sources, divide, on_targets
-from dap.runs.training import read_spec
+from dap.specs import PruneSpec, TrainSpec
 
 _MASKS, _MODEL = "masks.safetensors", "model.safetensors"
-
-
-@dataclass(frozen=True)
-class PruneSpec:
-    """A pruning of a dense training, by any method."""
-
-    dense: str  # the folder of the dense training
-    method: str = "dap"
-    sparsities: tuple[float, ...] | None = None  # None: 20, 40, 60, 80 and 90 %
-    allocation: str | None = None  # None: the method's own
-    finetuned: bool | None = None  # None: the method's own
-    batches: int = 50  # per domain, for methods that only look
-    prune: PruneConfig = field(default_factory=PruneConfig)  # masked weights, batch size and seed are for every method
-    finetune: FinetuneConfig = field(default_factory=FinetuneConfig)
 
 
 def prune_dense(
     spec: PruneSpec,
     folder: str | Path,
     *,
+    dense: Path | None = None,
     engine: Engine | None = None,
     on_step: Callable[[News], None] | None = None,
 ) -> dict[str, Any]:
-    """Prune the dense model, save masks in `folder`, and evaluate. A run that was stopped goes on."""
+    """Prune the dense model, save masks in `folder`, and evaluate. A run that was stopped goes on.
+
+    `dense` is the folder of the dense training, where the specification does not say it.
+    """
     engine, folder = engine or Engine(), Path(folder)
-    model, objective, card = load_dense(spec.dense)
-    trained = read_spec(spec.dense)
+    if (done := finished(folder, spec)) is not None:
+        return done
+    place = Path(spec.dense) if isinstance(spec.dense, str) else dense
+    if place is None:
+        raise DapError("where is the dense training? Give its folder")
+    model, objective, card = load_dense(place)
+    trained = read_spec(place)
+    if not isinstance(trained, TrainSpec):
+        raise DapError(f"{place} is no dense training: give the folder of one")
     suite = load_suite(trained.suite, trained.root, trained.pixels, on_corrupt=trained.on_corrupt)
     sources = divide(suite, trained.targets, trained.train.seed)
     if engine.device is not None:
         model.to(engine.device)
-    data = Calibration(
-        sources.train,
-        objective,
-        batches=spec.batches,
-        batch_size=spec.prune.batch_size,
-        seed=spec.prune.seed,
-        checkpoint=folder / "state.safetensors",
-        on_step=on_step,
-        engine=engine,
-    )
-    done = {row["wished"]: row for row in map(_read, folder.glob(f"*/{RESULT}"))}
-    coming = prune(
-        model,
-        data,
-        spec.method,
-        spec.sparsities,
-        allocation=spec.allocation,
-        finetuned=spec.finetuned,
-        config=spec.prune,
-        train=spec.finetune.over(trained.train),
-        validation=sources.held_out,
-        skip=done,
-    )
-    claim(folder, spec, engine)
-    if not (folder / RESULT).exists():
+    there = {row["wished"]: row for row in map(read_json, folder.glob(f"*/{RESULT}"))}
+    with working_in(folder, spec, engine) as metrics, threads(spec.threads):
+
+        def note(news: News) -> None:
+            metrics.add(**{"stage": news.stage, "step": news.step, **news.values})
+            if on_step is not None:
+                on_step(news)
+
+        data = Calibration(
+            sources.train,
+            objective,
+            batches=spec.batches,
+            batch_size=spec.prune.batch_size,
+            seed=spec.prune.seed,
+            checkpoint=folder / STATE,
+            on_step=note,
+            engine=engine,
+        )
+        coming = prune(
+            model,
+            data,
+            spec.method,
+            spec.sparsities,
+            allocation=spec.allocation,
+            finetuned=spec.finetuned,
+            config=spec.prune,
+            train=spec.finetune.over(trained.train),
+            validation=sources.held_out,
+            skip=there,
+        )
         identity = _identity(model)
         for pruned in coming:
-            done[pruned.wished] = _keep(folder, pruned, sources, card, identity, engine)
-        found = {"dense": _evaluate(model, sources, engine), "sparse": dict(sorted(done.items()))}
-        method = {"method": spec.method, "title": METHODS[spec.method].title}
+            there[pruned.wished] = _keep(folder, pruned, sources, card, identity, engine)
+        result = {
+            "spec": asdict(spec),
+            "method": spec.method,
+            "title": METHODS[spec.method].title,
+            "dense": _evaluate(model, sources, engine),
+            "sparse": dict(sorted(there.items())),
+        }
         if engine.first:
-            write_atomic(folder / RESULT, json.dumps({"spec": asdict(spec), **method, **found}, indent=1).encode())
-        engine.ranks.wait()
-    return _read(folder / RESULT)
+            write_json(folder / RESULT, result)
+    return as_read(result)
 
 
 def load_pruned(
@@ -116,9 +131,9 @@ def load_pruned(
     if (folder / name / _MODEL).is_file():
         model, card = load_classifier(folder / name / _MODEL)
         return model, masks, card
-    dense = Path(dense or _read(folder / SPEC)["dense"])
+    dense = Path(dense or _dense_of(folder))
     model, _, card = load_dense(dense)
-    if _identity(model) != _read(file)["identity"]:
+    if _identity(model) != read_json(file)["identity"]:
         raise DapError(f"the dense model in {dense} is not the one that was pruned: name the right folder")
     sparse = bake(model, masks)
     assert isinstance(sparse, Classifier)
@@ -146,7 +161,7 @@ def _keep(
         if pruned.moved:
             assert isinstance(pruned.model, Classifier)
             save_classifier(pruned.model, place / _MODEL, card)
-        write_atomic(place / RESULT, json.dumps(result, indent=1).encode())
+        write_json(place / RESULT, result)
     return result
 
 
@@ -155,12 +170,16 @@ def _evaluate(model: nn.Module, sources: Sources, engine: Engine) -> dict[str, A
     return {"validation": held_out, "targets": on_targets(model, sources, engine.ranks)}
 
 
+def _dense_of(folder: Path) -> str:
+    spec = read_spec(folder)
+    if not isinstance(spec, PruneSpec):
+        raise DapError(f"{folder} is no pruning: give the folder of one")
+    # A study keeps its runs side by side.
+    return spec.dense if isinstance(spec.dense, str) else str(folder.parent / folder_name(spec.dense))
+
+
 def _identity(model: nn.Module) -> int:
     return checksum(torch.tensor([checksum(tensor) for tensor in model.state_dict().values()]))
-
-
-def _read(file: Path) -> dict[str, Any]:
-    return json.loads(file.read_text())
 
 
 def _folder_name(wished: str) -> str:

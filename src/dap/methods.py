@@ -1,0 +1,29 @@
+"""The pruning methods and how each is used unless a user says otherwise. Imports no torch."""
+
+from dataclasses import dataclass
+
+SPARSITIES = (0.2, 0.4, 0.6, 0.8, 0.9)
+
+
+@dataclass(frozen=True)
+class Method:
+    """The key in `METHODS` is that of its criterion, too."""
+
+    title: str
+    allocation: str = "global"  # "path": the masks that mask learning passed through
+    finetuned: bool = False  # it is defined with fine-tuning
+    learns: bool = False  # masks, by mask learning
+    looks: bool = False  # at a number of batches
+
+
+METHODS: dict[str, Method] = {
+    "random": Method("Random"),
+    "magnitude": Method("Magnitude"),
+    "taylor": Method("Taylor", looks=True),
+    "wanda": Method("Wanda-style", "per_layer", looks=True),
+    "movement": Method("Movement (weights move)"),
+    "dap": Method("DAP", "path", learns=True),
+    "agnostic": Method("DAP, α = 0", "path", learns=True),
+    "ior": Method("IoR (a reconstruction), fine-tuned", "global_channels", finetuned=True, looks=True),
+    "dss": Method("DSS (sources only), fine-tuned", "channels", finetuned=True, looks=True),
+}

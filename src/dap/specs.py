@@ -1,0 +1,163 @@
+"""What a run is asked to do: frozen values, whose id is a hash of what they say. Imports no torch."""
+
+import hashlib
+import json
+import types
+import typing
+from collections.abc import Mapping
+from dataclasses import MISSING, asdict, dataclass, field, fields, is_dataclass, replace
+from typing import Any, Literal
+
+from dap.config import UNSET, FinetuneConfig, PruneConfig, TrainConfig
+from dap.errors import DapError
+from dap.methods import METHODS, SPARSITIES
+
+
+@dataclass(frozen=True)
+class TrainSpec:
+    """A dense training: images, network, objective, options. The seed also draws the splits: a trial of DomainBed."""
+
+    suite: str
+    targets: tuple[str, ...]  # unseen domains; two for leave-one-domain-out selection
+    root: str | None = None  # the folder that holds the suite's own
+    pixels: int = 224
+    on_corrupt: Literal["fail", "skip"] = "fail"
+    backbone: str = "resnet50"
+    weights: str | None = "pretrained"  # or a file; None: random
+    dropout: float = 0.0
+    stride_in_1x1: bool = False  # where a ResNet's first blocks halve the image: as in its original weights
+    objective: str = "erm"
+    options: Mapping[str, Any] = field(default_factory=dict)  # of the objective
+    train: TrainConfig = field(default_factory=TrainConfig)
+    threads: int | None = None  # of torch, on which the last bits depend; None: as it finds them
+
+    kind: typing.ClassVar[str] = "train"
+
+    def canonical(self) -> dict[str, Any]:
+        """What the result depends on: options that were left open have their values. Not where the images are."""
+        values = asdict(replace(self, train=self.train.resolved(self.suite, self.objective)))
+        del values["root"]
+        return values
+
+
+@dataclass(frozen=True)
+class PruneSpec:
+    """A pruning of a dense training, by any method."""
+
+    dense: TrainSpec | str  # or the folder of the dense training
+    method: str = "dap"
+    sparsities: tuple[float, ...] | None = None  # None: 20, 40, 60, 80 and 90 %
+    allocation: str | None = None  # None: the method's own
+    finetuned: bool | None = None  # None: the method's own
+    batches: int = 50  # per domain, for methods that only look
+    prune: PruneConfig = field(default_factory=PruneConfig)  # masked weights, batch size and seed are for every method
+    finetune: FinetuneConfig = field(default_factory=FinetuneConfig)
+    threads: int | None = None
+
+    kind: typing.ClassVar[str] = "prune"
+
+    def canonical(self) -> dict[str, Any]:
+        """What the result depends on: an option that the method does not look at plays no part."""
+        if self.method not in METHODS:
+            raise DapError(f"there is no method {self.method!r}; choose one of {', '.join(METHODS)}")
+        method = METHODS[self.method]
+        allocation = self.allocation or method.allocation
+        finetuned = method.finetuned if self.finetuned is None else self.finetuned
+        config, tuning = self.prune.resolved(), self.finetune
+        if tuning.steps is UNSET:
+            tuning = replace(tuning, steps=config.steps)
+        values = asdict(replace(self, prune=config, finetune=tuning, allocation=allocation, finetuned=finetuned))
+        values["dense"] = self.dense if isinstance(self.dense, str) else self.dense.canonical()
+        if self.sparsities is None and ":" not in allocation:
+            values["sparsities"] = SPARSITIES
+        if not method.learns:
+            values["prune"] = {key: values["prune"][key] for key in ("include", "exclude", "batch_size", "seed")}
+        if not (finetuned or self.method == "movement"):
+            del values["finetune"]
+        if not method.looks:
+            del values["batches"]
+        return values
+
+
+Spec = TrainSpec | PruneSpec
+KINDS: dict[str, type[Spec]] = {cls.kind: cls for cls in (TrainSpec, PruneSpec)}
+
+
+def identity(spec: Spec) -> str:
+    """Twelve hexadecimal digits: specs that ask for the same have the same.
+
+    >>> identity(TrainSpec("digits", ("plain",))) == identity(TrainSpec("digits", ("plain",), root="elsewhere"))
+    True
+    """
+    content = json.dumps({"kind": spec.kind, **spec.canonical()}, sort_keys=True)
+    return hashlib.sha256(content.encode()).hexdigest()[:12]
+
+
+def read(cls: type, values: Any, where: str) -> Any:
+    """A dataclass from plain values, as files hold them. An error names the place, and what would be right.
+
+    >>> read(TrainSpec, {"suite": "digits", "targets": ["plain"], "train": {"steps": 5}}, "train").train.steps
+    5
+    """
+    if not isinstance(values, Mapping):
+        raise DapError(f"{where} is {values!r}; it must have the options of {cls.__name__}")
+    hints, known = typing.get_type_hints(cls), {part.name: part for part in fields(cls)}
+    for name in values:
+        if name not in known:
+            raise DapError(f"{where} has no option {name!r}; it has {', '.join(known)}")
+    for name, part in known.items():
+        if name not in values and part.default is MISSING and part.default_factory is MISSING:
+            raise DapError(f"{where} needs {name}")
+    return cls(**{name: _convert(hints[name], value, f"{where}.{name}") for name, value in values.items()})
+
+
+def _convert(hint: Any, value: Any, where: str) -> Any:
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if hint is Any:
+        return value
+    if origin in (types.UnionType, typing.Union):
+        return _convert_any(arguments, value, where)
+    if origin is Literal:
+        if value not in arguments:
+            raise DapError(f"{where} is {value!r}; choose one of {', '.join(map(str, arguments))}")
+        return value
+    if origin is tuple and isinstance(value, list | tuple):
+        each = [arguments[0]] * len(value) if arguments[-1] is ... else arguments
+        if len(each) == len(value):
+            return tuple(
+                _convert(one, item, f"{where}[{at}]") for at, (one, item) in enumerate(zip(each, value, strict=True))
+            )
+    if is_dataclass(hint) and isinstance(hint, type):
+        return value if isinstance(value, hint) else read(hint, value, where)
+    if origin is not None and issubclass(origin, Mapping) and isinstance(value, Mapping):
+        return dict(value)
+    if hint is float and isinstance(value, int) and not isinstance(value, bool):
+        return float(value)
+    if isinstance(hint, type) and isinstance(value, hint) and (hint is bool) == isinstance(value, bool):
+        return value
+    if value is None:  # UNSET: its default stands for a value that is found later
+        return value
+    raise DapError(f"{where} is {value!r}; it must be {_words(hint)}")
+
+
+def _convert_any(hints: tuple[Any, ...], value: Any, where: str) -> Any:
+    if value is None and types.NoneType in hints:
+        return None
+    errors = []
+    for hint in hints:
+        if hint is types.NoneType:
+            continue
+        if is_dataclass(hint) and not isinstance(value, Mapping | hint):
+            continue
+        try:
+            return _convert(hint, value, where)
+        except DapError as error:
+            errors.append(error)
+    raise errors[0] if errors else DapError(f"{where} is {value!r}; it must be {' or '.join(map(_words, hints))}")
+
+
+def _words(hint: Any) -> str:
+    if typing.get_origin(hint) is tuple:
+        return "a list"
+    names = {int: "a whole number", float: "a number", str: "text", bool: "true or false", types.NoneType: "null"}
+    return names.get(hint, getattr(hint, "__name__", str(hint)))
