@@ -74,6 +74,17 @@ def test_nan_scores_are_refused(allocate):
 
 
 @settings(deadline=None)
+@given(st.lists(st.sampled_from([-math.inf, -1.0, 0.0, 0.5, 1.0, 2.0, math.inf]), min_size=1, max_size=60), st.data())
+def test_a_sample_that_tells_little_or_lies(values, data):
+    keep = data.draw(st.integers(0, len(values)))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("dap.allocation._SAMPLE", data.draw(st.integers(1, 16)))
+        mask = keep_top(torch.tensor(values), keep)
+    order = sorted(range(len(values)), key=lambda at: (-values[at], at))
+    assert mask.nonzero().flatten().tolist() == sorted(order[:keep])
+
+
+@settings(deadline=None)
 @given(st.integers(0, 10**6), st.floats(0, 0.92))
 def test_global_is_a_sort_across_layers(seed, sparsity):
     scores = few_values(seed)

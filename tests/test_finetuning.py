@@ -14,8 +14,8 @@ from dap.criteria import magnitude
 from dap.errors import DapError
 from dap.masking import bake
 from dap.masks import Masks
-from dap.objectives import OBJECTIVES
-from dap.training import finetune
+from dap.objectives import OBJECTIVES, Irm
+from dap.training import finetune, train
 
 SOURCES = {domain: TensorDataset(*batch) for domain, batch in make_batches(size=16).items()}
 
@@ -96,3 +96,38 @@ def test_masks_of_another_model_are_refused():
     masks = per_layer(magnitude(make_model("tied")), 0.5)
     with pytest.raises(DapError, match="the masks do not fit the model"):
         finetune(make_model("convolutional"), masks, SOURCES, TrainConfig(steps=1))
+
+
+def test_the_objectives_schedule_goes_on():
+    """IRM's penalty has its final weight, also when fine-tuning is shorter than its annealing was."""
+    model, seen = make_classifier(), []
+    dense = train(model, SOURCES, TrainConfig(steps=4, batch_size=6), objective=Irm(anneal=3))
+    assert dense.objective.trained == 4
+
+    class Spy(Irm):
+        def forward(self, outputs, labels):
+            seen.append(self.step)
+            return super().forward(outputs, labels)
+
+    spy = Spy(anneal=3)
+    spy.trained = dense.objective.trained
+    tuned = finetune(model, None, SOURCES, TrainConfig(steps=2, batch_size=6), objective=spy)
+    assert seen == [5, 6]
+    assert (spy.trained, tuned.objective.trained) == (4, 6)
+
+
+def test_masks_under_the_second_name_of_a_tied_weight():
+    model = make_model("tied")
+    first = per_layer(magnitude(model), 0.6)["first.weight"]
+    finetune(model, Masks({"second.weight": first}), SOURCES, TrainConfig(steps=2, learning_rate=1e-2))
+    assert model.get_parameter("first.weight")[~first].eq(0).all()
+
+
+def test_what_cannot_be_trained_is_refused():
+    half = make_model("tied").half()
+    with pytest.raises(DapError, match="stem.weight is float16, too coarse for Adam to train"):
+        finetune(half, None, SOURCES, TrainConfig(steps=1))
+    model = make_model("tied")
+    model.get_parameter("head.weight").requires_grad_(False)
+    with pytest.raises(DapError, match="head.weight does not move: set requires_grad on it"):
+        finetune(model, None, SOURCES, TrainConfig(steps=1), movement=["head.weight"])

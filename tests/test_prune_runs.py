@@ -8,7 +8,7 @@ import torch
 
 from dap.config import FinetuneConfig, PruneConfig, TrainConfig
 from dap.data import load_suite
-from dap.dense import load_dense
+from dap.dense import load_dense, save_dense
 from dap.errors import DapError
 from dap.evaluation import accuracy
 from dap.masking import bake
@@ -90,8 +90,74 @@ def test_a_folder_of_another_run_and_a_dense_model_that_changed(dense, tmp_path)
     assert load_pruned(tmp_path / "run", 0.5, dense=moved)[1].sparsity == pytest.approx(0.5, abs=1e-5)
     other = replace(read_spec(dense), train=TrainConfig(steps=1, batch_size=4, freeze_norms=False))
     train_dense(other, tmp_path / "other")
-    with pytest.raises(DapError, match="is not the one that was pruned"):
+    with pytest.raises(DapError, match=r"the dense model in .*other is not the one that .*run prunes"):
         load_pruned(tmp_path / "run", 0.5, dense=tmp_path / "other")
+    with pytest.raises(DapError, match="the dense training nowhere is not there: say where it is with dense="):
+        load_pruned(tmp_path / "run", 0.5, dense="nowhere")
+
+
+@pytest.mark.parametrize("method", ["magnitude", "movement"])
+def test_a_dense_model_that_is_replaced_half_way(method, dense, tmp_path):
+    place = shutil.copytree(dense, tmp_path / "dense")
+    spec = replace(spec_of(place, method), finetuned=True)
+
+    def stop(news):
+        if news.stage in ("movement", "fine-tuning at 0.5"):
+            raise OSError("the lamp went out")
+
+    with pytest.raises(OSError, match="lamp"):
+        prune_dense(spec, tmp_path / "run", on_step=stop)
+    model, objective, card = load_dense(place)
+    model.get_parameter("network.head.weight").data.add_(1)
+    save_dense(place, model, objective, ("outline", "plain", "textured"), card)
+    with pytest.raises(DapError, match="is not the one that"):
+        prune_dense(spec, tmp_path / "run")
+
+
+def test_weights_that_moved_are_not_made_up(dense, tmp_path):
+    prune_dense(replace(spec_of(dense, "magnitude"), finetuned=True), tmp_path / "run")
+    (tmp_path / "run" / "0.5" / "model.safetensors").unlink()
+    with pytest.raises(DapError, match="no classifier file at"):
+        load_pruned(tmp_path / "run", 0.5)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"sparsities": (50.0,)}, "sparsity is 50.0"),
+        ({"allocation": "foo"}, "there is no allocation 'foo'"),
+        ({"method": "dap", "sparsities": (0.97,)}, "mask learning ends at target_sparsity=0.6: raise it to reach 0.97"),
+        ({"prune": PruneConfig(include=("nothing*",))}, "the model has no maskable weights matching include"),
+        ({"method": "ior", "finetune": FinetuneConfig(steps=0)}, "steps is 0"),
+        ({"method": "movement", "finetune": FinetuneConfig(learning_rate=-1.0)}, "learning_rate is -1.0"),
+    ],
+)
+def test_what_is_wrong_takes_no_folder(changes, message, dense, tmp_path):
+    with pytest.raises(DapError, match=message):
+        prune_dense(replace(spec_of(dense, "magnitude"), **changes), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_what_others_keep_in_the_folder_stays(dense, tmp_path):
+    ours = tmp_path / "0.5" / ".masks.safetensors.a1b2c3d4"
+    theirs = [
+        tmp_path / ".pre-commit-config.yaml",
+        tmp_path / "sub" / ".gitlab-ci.yml",
+        tmp_path / "sub" / "result.json",
+    ]
+    for path in (ours, *theirs):
+        path.parent.mkdir(exist_ok=True)
+        path.write_text("{}")
+
+    def stop(news):
+        raise OSError("the lamp went out")
+
+    with pytest.raises(OSError, match="lamp"):
+        prune_dense(spec_of(dense, "taylor"), tmp_path, on_step=stop)
+    assert ours.exists()  # the folder was not this run's when it was written
+    prune_dense(spec_of(dense, "taylor"), tmp_path)
+    assert not ours.exists()
+    assert all(path.exists() for path in theirs)
 
 
 def test_what_is_no_dense_training(dense, tmp_path):

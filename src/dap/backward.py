@@ -93,7 +93,7 @@ def forward(
 ) -> tuple[dict[str, Outputs], dict[str, Tensor]]:
     """The checked outputs and labels of every domain, from one `joint` pass (where shapes allow) or a pass for each."""
     for domain, (inputs, labels) in batches.items():
-        _check_batch(domain, inputs, labels)
+        check_batch(domain, inputs, labels)
     if joint and len({(inputs.shape[1:], inputs.dtype) for inputs, _ in batches.values()}) == 1:
         whole = Outputs.of(model(torch.cat([inputs for inputs, _ in batches.values()])))
         parts = whole.split([len(inputs) for inputs, _ in batches.values()])
@@ -155,7 +155,7 @@ def _check_graph(outputs: Mapping[str, Outputs]) -> None:
         raise DapError("no output depends on the weights: does the model run under no_grad or detach its outputs?")
 
 
-def _check_batch(domain: str, inputs: Tensor, labels: Tensor) -> None:
+def check_batch(domain: str, inputs: Tensor, labels: Tensor) -> None:
     if len(inputs) == 0:
         raise DapError(f"domain {domain!r} gave an empty batch: remove the domain or give it images")
     whole = labels.ndim == 1 and not labels.is_floating_point() and labels.dtype != torch.bool

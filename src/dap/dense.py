@@ -23,6 +23,7 @@ def save_dense(
     if name is None:
         raise DapError(f"{type(objective).__name__} is not in dap.objectives.OBJECTIVES: add it, to find it again")
     values = {"objective": name, "options": objective.options(), "domains": list(domains), "classes": model.classes}
+    values["trained"] = objective.trained
     tensors = {key: tensor.cpu() for key, tensor in objective.state_dict().items()}
     save_state(Path(folder) / OBJECTIVE, tensors, values, "an objective")
     save_classifier(model, Path(folder) / MODEL, replace(card, notes={**card.notes, "sources": list(domains)}))
@@ -46,4 +47,5 @@ def load_dense(folder: str | Path) -> tuple[Classifier, Objective, ModelCard]:
     objective = OBJECTIVES[values["objective"]](**values["options"])
     objective.prepare(model, tuple(values["domains"]), values["classes"])
     objective.load_state_dict(tensors)
+    objective.trained = values["trained"]
     return model, objective, card

@@ -1,7 +1,7 @@
 """Mask learning from start to end: snapshots on the way, validation, interruption and exact resume."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +32,9 @@ class Snapshot:
     relaxed_loss: float
     hard_loss: float
     validation: dict[str, float] = field(default_factory=dict)  # accuracy by source domain
+    # At a milestone: the ranking of this step, cut at exactly that sparsity. Every layer keeps a weight, if there are
+    # enough.
+    cut: Masks | None = None
 
     @property
     def sparsity(self) -> float:
@@ -159,7 +162,7 @@ class _Learning:
         scores = self._validate(masks) if self.validation else {}
         hard_loss = _hard_loss(path.pruner, masks, batches)
         snapshot = Snapshot(stats.step, masks, relaxed_loss=stats.loss, hard_loss=hard_loss, validation=scores)
-        path.snapshots |= dict.fromkeys(reached, snapshot)
+        path.snapshots |= {milestone: replace(snapshot, cut=_cut(path.pruner, milestone)) for milestone in reached}
         if self.validation and (path.best is None or _merit(snapshot) >= _merit(path.best)):
             path.best = snapshot
         return snapshot
@@ -195,6 +198,13 @@ def _check(
             raise DapError(f"{name} is {every}; it must be at least 1")
 
 
+def _cut(pruner: Pruner, sparsity: float) -> Masks:
+    try:
+        return pruner.masks(sparsity, allow_empty=False)
+    except DapError:  # fewer weights are left than there are layers
+        return pruner.masks(sparsity)
+
+
 def _merit(snapshot: Snapshot) -> tuple[float, float]:
     return snapshot.accuracy or 0.0, snapshot.sparsity
 
@@ -225,6 +235,8 @@ def _save(path: MaskPath, checkpoint: str | Path, domains: list[str]) -> None:
     rows = {}
     for key, shot in snapshots.items():
         tensors[f"masks.{key}"] = torch.from_numpy(np.frombuffer(shot.masks.to_bytes(), np.uint8).copy())
+        if shot.cut is not None:
+            tensors[f"cut.{key}"] = torch.from_numpy(np.frombuffer(shot.cut.to_bytes(), np.uint8).copy())
         rows[key] = [shot.step, shot.relaxed_loss, shot.hard_loss, shot.validation]
     values = {"pruner": state, "domains": domains} | _identity(path.pruner)
     values |= {"snapshots": rows, "history": path.history}
@@ -246,8 +258,12 @@ def _restore(path: MaskPath, checkpoint: str | Path, domains: list[str]) -> None
         raise DapError(f"{checkpoint} belongs to another objective ({known or 'its state'}): remove it to start again")
     path.history = values["history"]
     for key, (step, relaxed_loss, hard_loss, accuracies) in values["snapshots"].items():
-        masks = Masks.from_bytes(tensors[f"masks.{key}"].numpy().tobytes(), str(checkpoint))
-        snapshot = Snapshot(step, masks, relaxed_loss, hard_loss, accuracies)
+        masks, cut = (
+            Masks.from_bytes(tensors[name].numpy().tobytes(), str(checkpoint)) if name in tensors else None
+            for name in (f"masks.{key}", f"cut.{key}")
+        )
+        assert masks is not None
+        snapshot = Snapshot(step, masks, relaxed_loss, hard_loss, accuracies, cut)
         if key == "best":
             path.best = snapshot
         else:

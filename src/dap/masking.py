@@ -33,6 +33,18 @@ def maskable_weights(
     """
     if isinstance(include, str) or isinstance(exclude, str):
         raise DapError("include and exclude are lists of patterns, not one string")
+    weights = {
+        name: parameter
+        for name, parameter in every_weight(model).items()
+        if (not include or any(fnmatchcase(name, pattern) for pattern in include))
+        and not any(fnmatchcase(name, pattern) for pattern in exclude)
+    }
+    _check(weights, include, exclude)
+    return weights
+
+
+def every_weight(model: nn.Module) -> dict[str, nn.Parameter]:
+    """All that could be masked, sound or not."""
     candidates: set[int] = set()
     embeddings: set[int] = set()
     for path, module in model.named_modules(remove_duplicate=False):
@@ -48,15 +60,8 @@ def maskable_weights(
                         f"{path}.{key} is computed from other tensors (a parametrization, weight norm or pruning hook) "
                         f"and cannot be masked: make it a plain parameter first, or take another copy of the model"
                     )
-    weights = {
-        name: parameter
-        for name, parameter in model.named_parameters()
-        if id(parameter) in candidates - embeddings
-        and (not include or any(fnmatchcase(name, pattern) for pattern in include))
-        and not any(fnmatchcase(name, pattern) for pattern in exclude)
-    }
-    _check(weights, include, exclude)
-    return weights
+    chosen = candidates - embeddings
+    return {name: parameter for name, parameter in model.named_parameters() if id(parameter) in chosen}
 
 
 def _check(weights: Mapping[str, Tensor], include: Sequence[str], exclude: Sequence[str]) -> None:
@@ -119,6 +124,18 @@ def frozen(model: nn.Module) -> Iterator[None]:
     finally:
         for module, flag in flags:
             module.training = flag
+
+
+@contextmanager
+def looking_at(model: nn.Module) -> Iterator[None]:
+    """As `frozen`; and buffers that the model writes to, even in eval mode, are afterwards what they were."""
+    buffers = [(buffer, buffer.clone()) for buffer in model.buffers()]
+    try:
+        with frozen(model), torch.no_grad():
+            yield
+    finally:
+        for buffer, before in buffers:
+            buffer.copy_(before)
 
 
 def bake(model: nn.Module, masks: Masks) -> nn.Module:

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from dap.errors import DapError
-from dap.masking import frozen
+from dap.masking import looking_at
 
 _aten = torch.ops.aten
 # Questions about a tensor's shape, not about its numbers.
@@ -43,6 +43,9 @@ class Products(TorchDispatchMode):
             self.names.setdefault(weight.untyped_storage().data_ptr(), []).append(name)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
+        if func._can_decompose():  # in inference mode layers come whole
+            with self:
+                return func.decompose(*args, **(kwargs or {}))
         output = func(*args, **(kwargs or {}))
         places = {
             place: name
@@ -112,7 +115,7 @@ def order_of_use(model: torch.nn.Module, weights: Mapping[str, Tensor], inputs: 
     """The names of the weights in the order in which a forward pass first uses them; unused ones are absent."""
     order: dict[str, None] = {}
     with (
-        frozen(model),
+        looking_at(model),
         observe(weights, lambda product: order.setdefault(product.name), lambda name, _: order.setdefault(name)),
     ):
         model(inputs)

@@ -22,7 +22,8 @@ class _Rate(ProgressColumn):
         return Text(f"{task.finished_speed or task.speed or 0:.1f}/s")
 
 
-def _bar(quiet: bool) -> Progress:
+def bars(quiet: bool = False) -> Progress:
+    """An empty display."""
     columns = (
         TextColumn("{task.description:16}"),
         BarColumn(),
@@ -43,7 +44,7 @@ def progress(description: str, total: int, quiet: bool = False) -> Iterator[Call
     ...     advance("loss 0.5")
     ...     advance("loss 0.4")
     """
-    with _bar(quiet) as bar:
+    with bars(quiet) as bar:
         task = bar.add_task(description, total=total, note="")
 
         def advance(note: str = "", done: int | None = None) -> None:
@@ -60,7 +61,7 @@ def stages(quiet: bool = False) -> Iterator[Callable[[str, int, int, str], None]
     ...     advance("scoring", 1, 2, "")
     ...     advance("fine-tuning", 1, 5, "loss 0.4")
     """
-    with _bar(quiet) as bar:
+    with bars(quiet) as bar:
         tasks: dict[str, TaskID] = {}
 
         def advance(stage: str, step: int, steps: int, note: str) -> None:

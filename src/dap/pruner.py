@@ -235,16 +235,17 @@ class Pruner:
         """The logits that masks are cut from, one per gate: averaged where `average` is set, else λ̃."""
         return (self.effective if self.average is None or raw else self.average).clone()
 
-    def masks(self, sparsity: float | None = None, *, raw: bool = False) -> Masks:
+    def masks(self, sparsity: float | None = None, *, raw: bool = False, allow_empty: bool = True) -> Masks:
         """The hard masks at this step: logits above 0 or, with `sparsity`, exactly that share of the weights cut.
 
-        `raw` takes the paper's λ̃ where averaged logits are the default.
+        `raw` takes the paper's λ̃ where averaged logits are the default. The ranking may leave a layer nothing, unless
+        `allow_empty` is false.
         """
         ranking = self.ranking(raw)
         if sparsity is None:
             return Masks(self.layout.expand(ranking > 0))
         allocate = global_masks if self.layout.gates == self.layout.total else global_channels
-        return allocate(self.layout.expand(ranking), sparsity, allow_empty=True)  # the ranking as it is
+        return allocate(self.layout.expand(ranking), sparsity, allow_empty=allow_empty)
 
     def sampled_masks(self, seed: int) -> Masks:
         """Masks drawn from the learned distribution: each gate kept with probability σ(λ̃)."""

@@ -2,6 +2,7 @@
 
 import math
 import re
+import warnings
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -14,7 +15,7 @@ from dap.allocation import ALLOCATIONS, n_of_m
 from dap.config import UNSET, PruneConfig, TrainConfig
 from dap.criteria import CHANNEL_LEVEL, CRITERIA, Calibration, Criterion, News, Scores
 from dap.errors import DapError
-from dap.masking import bake, maskable_weights
+from dap.masking import bake, every_weight, maskable_weights
 from dap.masks import Masks
 from dap.methods import METHODS, SPARSITIES
 from dap.observation import order_of_use
@@ -65,11 +66,16 @@ def prune(
         raise DapError(f"there is no method {method!r}; choose one of {', '.join(METHODS)}")
     allocation = allocation or METHODS[method].allocation
     cuts = _cuts(method, allocation, sparsities)
-    config = config or PruneConfig()
-    train = replace(train or TrainConfig(), batch_size=data.batch_size, seed=data.seed)
-    if train.steps is UNSET:
-        train = replace(train, steps=config.resolved().steps)
+    config = (config or PruneConfig()).resolved()
     tune = METHODS[method].finetuned if finetuned is None else finetuned
+    steps = config.steps if train is None or train.steps is UNSET else train.steps
+    train = replace(train or TrainConfig(), batch_size=data.batch_size, seed=data.seed, steps=steps)
+    # What is wrong is said before anything takes time.
+    maskable_weights(model, config.include, config.exclude)
+    if tune or method == "movement":
+        train = train.resolved()
+    if allocation == "path" and (highest := max(map(float, cuts))) > config.target_sparsity:
+        raise DapError(f"mask learning ends at target_sparsity={config.target_sparsity}: raise it to reach {highest}")
     return _prune(model, data, method, allocation, cuts, config, train, validation, tune, skip)
 
 
@@ -89,18 +95,27 @@ def _prune(
         return
     wished = [float(wish) for wish in cuts] if allocation == "path" else []
     scores = _criterion(method, config, train, wished)(model, data, tuple(config.include), tuple(config.exclude))
-    if allocation in _BY_CHANNEL:
-        _keep_whole(scores, model, data)
+    if allocation in _BY_CHANNEL or ":" in allocation:
+        _keep_whole(scores, model, data, allocation)
     for wish, cut in cuts.items():
         if wish in skip:
             continue
         passed = scores.passed.get(float(wish)) if allocation == "path" else None
         masks = cut(scores) if passed is None else passed
+        _warn_if_far(masks, wish)
         sparse = bake(scores.model or model, masks)
-        if tune:
-            _finetune(sparse, masks, wish, data, train, validation)
+        checkpoint = _finetune(sparse, masks, wish, data, train, validation) if tune else None
         made_by = "global" if allocation == "path" and passed is None else allocation
         yield Pruned(wish, masks, sparse, made_by, moved=tune or scores.model is not None)
+        if checkpoint is not None and data.engine.first:  # only now is it in the caller's hands
+            checkpoint.unlink(missing_ok=True)
+
+
+def _warn_if_far(masks: Masks, wish: str) -> None:
+    if ":" not in wish and masks.sparsity < float(wish) / 2:
+        kept = sum(sparsity == 0 for sparsity in masks.by_layer().values())
+        text = f"a sparsity of {wish} was asked for, and {masks.sparsity:.3f} is reached: {kept} layers are kept whole"
+        warnings.warn(text, stacklevel=2)
 
 
 def _cuts(method: str, allocation: str, sparsities: Sequence[float] | None) -> dict[str, Callable[..., Masks]]:
@@ -133,13 +148,13 @@ def _criterion(method: str, config: PruneConfig, train: TrainConfig, milestones:
     return criterion
 
 
-def _keep_whole(scores: Scores, model: nn.Module, data: Calibration) -> None:
-    """Leave the head whole, whose channels are the classes, and transposed convolutions, whose rows are inputs."""
-    weights = maskable_weights(model)
-    (inputs, _) = next(iter(next(replace(data, on_step=None).stream(next(iter(weights.values())).device)).values()))
-    transposed = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
-    whole = {order_of_use(model, weights, inputs)[-1]}
-    whole |= {f"{path}.weight" for path, module in model.named_modules() if isinstance(module, transposed)}
+def _keep_whole(scores: Scores, model: nn.Module, data: Calibration, allocation: str) -> None:
+    """Leave whole what cannot be cut so: the head, whose channels are the classes, and transposed convolutions."""
+    transposed = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)  # their rows are inputs
+    whole = {f"{path}.weight" for path, module in model.named_modules() if isinstance(module, transposed)}
+    if allocation in _BY_CHANNEL:
+        weights = every_weight(model)
+        whole |= set(order_of_use(model, weights, data.inputs(next(iter(weights.values())).device))[-1:])
     for name in whole & set(scores):
         scores[name] = torch.full((1,), math.inf).expand(scores[name].shape)
 
@@ -151,10 +166,11 @@ def _finetune(
     data: Calibration,
     train: TrainConfig,
     validation: Mapping[str, Source] | None,
-) -> None:
+) -> Path | None:
+    """Train on, in place; the file that it was saved in on the way."""
     steps, report, stage = train.resolved().steps, data.on_step, f"fine-tuning at {wish}"
     file = f"finetuning-{wish.replace(':', '-of-')}.safetensors"
-    checkpoint = data.checkpoint and Path(data.checkpoint).with_name(file)
+    checkpoint = None if data.checkpoint is None else Path(data.checkpoint).with_name(file)
     found = finetune(
         sparse,
         masks,
@@ -168,5 +184,4 @@ def _finetune(
         engine=data.engine,
     )
     data.check_whole(found.interrupted)
-    if checkpoint and data.engine.first:
-        checkpoint.unlink(missing_ok=True)
+    return checkpoint

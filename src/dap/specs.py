@@ -41,10 +41,22 @@ class TrainSpec:
 
 
 @dataclass(frozen=True)
+class BestSpec:
+    """Of several dense trainings the one that is best on the sources' held-out images: a search."""
+
+    candidates: tuple[TrainSpec, ...]
+
+    kind: typing.ClassVar[str] = "best"
+
+    def canonical(self) -> dict[str, Any]:
+        return {"candidates": [candidate.canonical() for candidate in self.candidates]}
+
+
+@dataclass(frozen=True)
 class PruneSpec:
     """A pruning of a dense training, by any method."""
 
-    dense: TrainSpec | str  # or the folder of the dense training
+    dense: TrainSpec | BestSpec | str  # or the folder of the dense training
     method: str = "dap"
     sparsities: tuple[float, ...] | None = None  # None: 20, 40, 60, 80 and 90 %
     allocation: str | None = None  # None: the method's own
@@ -79,8 +91,8 @@ class PruneSpec:
         return values
 
 
-Spec = TrainSpec | PruneSpec
-KINDS: dict[str, type[Spec]] = {cls.kind: cls for cls in (TrainSpec, PruneSpec)}
+Spec = TrainSpec | BestSpec | PruneSpec
+KINDS: dict[str, type[Spec]] = {cls.kind: cls for cls in (TrainSpec, BestSpec, PruneSpec)}
 
 
 def identity(spec: Spec) -> str:
@@ -91,6 +103,11 @@ def identity(spec: Spec) -> str:
     """
     content = json.dumps({"kind": spec.kind, **spec.canonical()}, sort_keys=True)
     return hashlib.sha256(content.encode()).hexdigest()[:12]
+
+
+def folder_name(spec: Spec) -> str:
+    """Of a run among others."""
+    return f"{spec.kind}-{identity(spec)}"
 
 
 def read(cls: type, values: Any, where: str) -> Any:

@@ -1,7 +1,7 @@
 """One step of dense training."""
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from typing import Any, NamedTuple
@@ -43,20 +43,29 @@ class Trainer:
         ranks: Ranks = ALONE,
         *,
         masks: Masks | None = None,
-        movement: Iterable[str] = (),
+        movement: Collection[str] = (),
     ):
         """With `masks` the weights that are cut stay zero. `movement` names weights whose movement is added up."""
         config = config.resolved()
         self.model, self.objective, self.config, self.ranks = model, objective, config, ranks
-        self.steps_done = 0
+        self.steps_done, self.before = 0, objective.trained
         self.weights = {name: weight for name, weight in model.named_parameters() if weight.requires_grad}
         if not self.weights:
             raise DapError("the model has no weights to train: set requires_grad on those that are to move")
         self.device = next(iter(self.weights.values())).device
-        self.kept = {} if masks is None else {name: mask.to(self.device) for name, mask in masks.items()}
+        for name, weight in self.weights.items():
+            if weight.dtype == torch.float16:
+                raise DapError(f"{name} is float16, too coarse for Adam to train: use float32 or bfloat16")
+        names = {id(weight): name for name, weight in model.named_parameters()}  # a tied weight has one
+        self.kept: dict[str, Tensor] = {}
         with torch.no_grad():
-            for name, mask in self.kept.items():
-                model.get_parameter(name).mul_(mask)
+            for name, mask in (masks or {}).items():
+                weight = model.get_parameter(name)
+                self.kept[names[id(weight)]] = mask.to(self.device)
+                weight.mul_(self.kept[names[id(weight)]])
+        for name in movement:
+            if name not in self.weights:
+                raise DapError(f"{name} does not move: set requires_grad on it")
         self.movement = {name: torch.zeros_like(self.weights[name], dtype=torch.float32) for name in movement}
         options = {"betas": objective.betas, "eps": _EPS, "weight_decay": config.weight_decay}
         self.optimisers = {
@@ -78,17 +87,18 @@ class Trainer:
     def step(self, batches: Batches) -> TrainStats:
         """One optimisation step on one batch per domain. An error leaves the weights as they were."""
         step = self.steps_done + 1
-        turn = self.objective.turn(step)
+        of_objective = self.before + step
+        turn = self.objective.turn(of_objective)
         rate = self.learning_rate(step)
-        self.objective.step = step
+        self.objective.step = of_objective
         try:
             with self._training_mode(), self._randomness(step):
                 loss, ours, theirs = self._gradient(step, batches, rate, {} if turn == "learned" else self.weights)
         except DapError as error:
-            raise DapError(f"step {step} of dense training: {error}") from None
+            raise DapError(f"step {step} of training: {error}") from None
         finally:
             self.objective.step = None
-        if self.objective.restarts(step):
+        if self.objective.restarts(of_objective):
             for optimiser in self.optimisers.values():
                 optimiser.state.clear()
         if turn != "learned":
@@ -98,7 +108,7 @@ class Trainer:
             self._move("learned", theirs, self.objective.learning_rate(rate))
         if not self.config.freeze_norms:
             self._share_statistics()
-        self.steps_done = step
+        self.steps_done, self.objective.trained = step, of_objective
         if self.swad is not None:
             self.swad.add(self.model.state_dict())
         return TrainStats(step, loss, rate)
@@ -217,6 +227,7 @@ class Trainer:
         for name, total in self.movement.items():
             total.copy_(tensors[f"movement.{name}"])
         self.steps_done = values["steps_done"]
+        self.objective.trained = self.before + self.steps_done
         if self.swad is not None:
             averages = {name: tensor.to(self.device) for name, tensor in under(tensors, "swad.").items()}
             self.swad.load(averages, values["swad"])

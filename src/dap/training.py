@@ -2,7 +2,7 @@
 
 import copy
 import dataclasses
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -74,6 +74,7 @@ def train(
     objective = Objective.of(objective or Erm())
     with torch.random.fork_rng([]):
         torch.manual_seed(config.seed)
+        objective.trained = 0
         objective.prepare(model, tuple(sources), _classes(model, sources, config))
         objective.to(next(model.parameters()).device)
     trainer = Trainer(model, objective, config, engine.ranks)
@@ -88,7 +89,7 @@ def finetune(
     config: TrainConfig | None = None,
     *,
     objective: Objective | Loss | None = None,
-    movement: Iterable[str] = (),
+    movement: Collection[str] = (),
     validation: Mapping[str, Source] | None = None,
     checkpoint: str | Path | None = None,
     checkpoint_every: int = 300,
@@ -97,7 +98,8 @@ def finetune(
 ) -> Dense:
     """Train a pruned model on, in place: weights move, masks stay. Everything else is as in `train`.
 
-    The objective goes on from where dense training left it (in a copy): MIRO's reference stays the pretrained network.
+    The objective goes on from where dense training left it (in a copy): MIRO's reference stays the pretrained network,
+    IRM's penalty its final weight.
     For the weights named in `movement` the result has their movement, −Σ w·∂L/∂w over the steps.
 
     >>> images = torch.utils.data.TensorDataset(torch.randn(64, 4), torch.randint(2, (64,)))
@@ -229,6 +231,7 @@ class _Training:
     def _identity(self) -> dict[str, Any]:
         return {
             "config": dataclasses.asdict(self.trainer.config),
+            "start": self.trainer.before,
             "objective": self.trainer.objective.identity(),
             "domains": self.domains,
             "validation": list(self.validation),

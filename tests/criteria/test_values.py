@@ -16,6 +16,7 @@ from dap.criteria import Calibration, agnostic, dap, dss, ior, magnitude, moveme
 from dap.errors import DapError
 from dap.learning import learn_masks
 from dap.masking import maskable_weights
+from dap.pruning import prune
 from dap.sources import batch_stream
 
 
@@ -208,7 +209,8 @@ def test_dap_is_the_ranking_of_mask_learning_and_its_snapshots():
     assert all(
         torch.equal(scores[name], value) for name, value in path.pruner.layout.expand(path.pruner.ranking()).items()
     )
-    assert scores.passed[0.4] == path.snapshots[0.4].masks
+    assert scores.passed[0.4] == path.snapshots[0.4].cut
+    assert scores.passed[0.4].sparsity == pytest.approx(0.4, abs=1e-3)
     ablation = agnostic(model, data, config=config)
     plain = learn_masks(model, data.sources, PruneConfig(steps=30, target_sparsity=0.7, batch_size=5, alpha=0.0))
     assert torch.equal(ablation["0.weight"].flatten(), plain.pruner.ranking()[:216])
@@ -221,3 +223,62 @@ def test_dap_is_the_ranking_of_mask_learning_and_its_snapshots():
 def test_calibration_names_what_is_wrong(options, message):
     with pytest.raises(DapError, match=message):
         Calibration(**{"sources": {"a": []}, **options})
+
+
+class Counting(nn.Module):
+    """Writes to a buffer, has a damaged layer that is left out, and works in double precision."""
+
+    def __init__(self):
+        super().__init__()
+        self.first = nn.Conv2d(3, 4, 3)
+        self.second = nn.Conv2d(4, 6, 3)
+        self.extra = nn.Linear(6, 3)
+        self.head = nn.Linear(6, 3)
+        self.register_buffer("count", torch.zeros(()))
+        nn.init.constant_(self.extra.weight, math.nan)
+
+    def forward(self, images):
+        self.get_buffer("count").add_(1)
+        hidden = self.second(torch.relu(self.first(images))).mean((2, 3))
+        return self.head(torch.relu(hidden))
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+@pytest.mark.parametrize("name", ["random", "magnitude", "taylor", "wanda", "ior", "dss"])
+def test_other_precisions_and_models_that_write(name, dtype):
+    model = Counting().to(dtype)
+    sources = {domain: TensorDataset(x.to(dtype), y) for domain, (x, y) in make_batches().items()}
+    data = Calibration(sources, batches=1, batch_size=4)
+    for pruned in prune(model, data, name, [0.3], allocation="channels", config=PruneConfig(exclude=("extra.*",)),
+                        finetuned=False):  # fmt: skip
+        assert pruned.masks["head.weight"].all()
+        assert not pruned.masks["second.weight"].all()
+    assert model.get_buffer("count") == 0
+
+
+def test_sources_that_can_be_read_once():
+    batches = make_batches(size=4)
+    data = Calibration({domain: iter([batch]) for domain, batch in batches.items()}, batches=1)
+    (pruned,) = prune(make_model("convolutional"), data, "taylor", [0.3], allocation="channels")
+    assert pruned.masks["9.weight"].all()
+
+
+@pytest.mark.parametrize("criterion", [taylor, wanda, ior, dss])
+def test_images_with_nan_are_named(criterion):
+    batches = make_batches()
+    batches["domain 1"][0][2] = math.nan
+    sources = {domain: TensorDataset(*batch) for domain, batch in batches.items()}
+    with pytest.raises(DapError, match="domain 'domain 1': the inputs hold NaN or infinity"):
+        criterion(make_model("convolutional"), Calibration(sources, batches=5, batch_size=6))
+
+
+def test_dss_needs_images_of_one_size():
+    sources = {"small": [make_batches()["domain 0"]], "large": [(torch.randn(4, 3, 12, 12), torch.zeros(4).long())]}
+    with pytest.raises(DapError, match="give all domains images of one size"):
+        dss(make_model("convolutional"), Calibration(sources, batches=1))
+
+
+def test_inference_mode_does_not_hide_products():
+    with torch.inference_mode():
+        scores = wanda(make_model("convolutional"), calibration(batches=1))
+    assert scores["0.weight"].gt(0).any()

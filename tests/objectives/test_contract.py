@@ -202,7 +202,7 @@ def test_a_step_that_fails_leaves_everything_as_it_was(name):
     trainer = Trainer(model, objective, TrainConfig(steps=2, learning_rate=0.05))
     model.get_parameter("network.head.bias").data[0] = float("inf")
     before, weights = state_of(objective), copy.deepcopy(model.state_dict())
-    with pytest.raises(DapError, match="step 1 of dense training: the loss is"):
+    with pytest.raises(DapError, match="step 1 of training: the loss is"):
         trainer.step(draw_batches(1))
     assert trainer.steps_done == 0
     assert objective.step is None

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple, Protocol
 import torch
 from torch import Tensor, nn
 
+from dap.backward import check_batch
 from dap.engine import Engine
 from dap.errors import DapError
 from dap.masks import Masks
@@ -31,7 +32,7 @@ class Scores(dict[str, Tensor]):
 
     # Where the criterion trained a copy, that copy: the scores are those of its weights.
     model: nn.Module | None = None
-    # Masks that the criterion passed through by itself, by sparsity.
+    # Masks that the criterion cut on its way, by sparsity.
     passed: Mapping[float, Masks] = {}
 
 
@@ -47,6 +48,7 @@ class Calibration:
     checkpoint: str | Path | None = None  # for criteria that train: where to save, and to go on from
     on_step: Callable[[News], None] | None = None
     engine: Engine = field(default_factory=Engine)
+    sample: list[Tensor] = field(default_factory=list, init=False, repr=False, compare=False)  # inputs that were seen
 
     def __post_init__(self) -> None:
         if not self.sources:
@@ -60,6 +62,12 @@ class Calibration:
         if interrupted:
             raise KeyboardInterrupt
 
+    def inputs(self, device: torch.device) -> Tensor:
+        """Some, to see how the model works: those that were seen, since a source may be readable only once."""
+        if not self.sample:
+            next(self.stream(device))
+        return self.sample[0].to(device)
+
     def objective_on(self, device: torch.device) -> Objective:
         return Objective.of(self.objective or Erm()).to(device)
 
@@ -70,7 +78,12 @@ class Calibration:
             for domain, source in self.sources.items()
         }
         for step in range(1, self.batches + 1):
-            yield to_device({domain: next(stream) for domain, stream in streams.items()}, device)
+            batches = {domain: next(stream) for domain, stream in streams.items()}
+            for domain, (inputs, labels) in batches.items():
+                check_batch(domain, inputs, labels)
+            if not self.sample:
+                self.sample.append(next(iter(batches.values()))[0])
+            yield to_device(batches, device)
             if self.on_step is not None:
                 self.on_step(News("scoring", step, self.batches))
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from dap.criteria.calibration import Calibration, Scores
 from dap.errors import DapError
-from dap.masking import frozen, maskable_weights
+from dap.masking import every_weight, looking_at, maskable_weights
 from dap.observation import Product, observe, order_of_use
 
 
@@ -30,7 +30,7 @@ def dss(model: nn.Module, data: Calibration, include: tuple[str, ...] = (), excl
     for batches in data.stream(device):
         if first is None:
             inputs, _ = next(iter(batches.values()))
-            used = order_of_use(model, maskable_weights(model), inputs)
+            used = order_of_use(model, every_weight(model), inputs)
             first = next((name for name in used if model.get_parameter(name).ndim > 2), "")
         for domain, (inputs, _) in batches.items():
 
@@ -40,10 +40,10 @@ def dss(model: nn.Module, data: Calibration, include: tuple[str, ...] = (), excl
                 part = product.output.detach().float().sum(0)
                 total = sums.setdefault(product.name, torch.zeros_like(part))
                 if total.shape != part.shape:
-                    raise DapError(f"DSS compares activation maps, and those of {product.name} change their size")
+                    raise DapError("DSS compares activation maps: give all domains images of one size")
                 total += part
 
-            with frozen(model), observe(weights, add):
+            with looking_at(model), observe(weights, add):
                 model(inputs)
     for sums in maps.values():
         data.engine.ranks.sum_(sums.values())
@@ -51,11 +51,14 @@ def dss(model: nn.Module, data: Calibration, include: tuple[str, ...] = (), excl
         raise DapError("DSS scores the convolutions after the first, and the model has none: choose another method")
     scores = Scores()
     for name, weight in weights.items():
-        found = [sums[name].flatten(1) for sums in maps.values() if name in sums]
+        found = [sums[name] for sums in maps.values() if name in sums]
+        if len({part.shape for part in found}) > 1:
+            raise DapError("DSS compares activation maps: give all domains images of one size")
         if name == first or not found:
             scores[name] = torch.full((1,), math.inf, device=device).expand(weight.shape)
         else:
-            cosines = [torch.cosine_similarity(one, other, dim=1) for one, other in combinations(found, 2)]
+            flat = [part.flatten(1) for part in found]
+            cosines = [torch.cosine_similarity(one, other, dim=1) for one, other in combinations(flat, 2)]
             per_channel = torch.stack(cosines).mean(0)
             scores[name] = per_channel.view(-1, *[1] * (weight.ndim - 1)).expand(weight.shape)
     return scores

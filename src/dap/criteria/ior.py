@@ -31,9 +31,9 @@ def ior(model: nn.Module, data: Calibration, include: tuple[str, ...] = (), excl
             found = task_gradient(partial(masked), Erm(), masked.weights, {domain: batch}, data.engine.ranks)
             risks.append(found.loss)
             slopes.append(torch.cat([part for _, part in layout.gate_gradients(found.weights)]))  # ∂R_k/∂m
-        deviations = torch.tensor(risks, device=device)
-        deviations -= deviations.mean()
         slope = torch.stack(slopes)
+        deviations = torch.tensor(risks).to(slope)
+        deviations -= deviations.mean()
         of_mean = slope.mean(0)
         of_variance = 2 * (deviations @ slope) / len(risks)  # V = mean (R_k − R̄)²
         scores += of_mean.square() + of_variance.square()

@@ -20,13 +20,13 @@ def dap(
     config: PruneConfig | None = None,
     milestones: Sequence[float] = (),
 ) -> Scores:
-    """λ̃ at the end of mask learning, averaged where the configuration says so; and the masks at `milestones`.
+    """λ̃ at the end of mask learning, averaged where the configuration says so; and its cuts on reaching `milestones`.
 
     Batch size and seed are the data's.
     """
-    config = replace(
-        config or PruneConfig(), batch_size=data.batch_size, seed=data.seed, include=include, exclude=exclude
-    )
+    config = config or PruneConfig()
+    chosen = {"include": include or config.include, "exclude": exclude or config.exclude}
+    config = replace(config, batch_size=data.batch_size, seed=data.seed, **chosen)
     steps, report = config.resolved().steps, data.on_step
     path = learn_masks(
         model,
@@ -40,7 +40,7 @@ def dap(
     )
     data.check_whole(path.interrupted)
     scores = Scores(path.pruner.layout.expand(path.pruner.ranking()))
-    scores.passed = {milestone: snapshot.masks for milestone, snapshot in path.snapshots.items()}
+    scores.passed = {milestone: shot.cut for milestone, shot in path.snapshots.items() if shot.cut is not None}
     return scores
 
 

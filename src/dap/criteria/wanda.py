@@ -4,7 +4,7 @@ import torch
 from torch import Tensor, nn
 
 from dap.criteria.calibration import Calibration, Scores
-from dap.masking import frozen, maskable_weights
+from dap.masking import looking_at, maskable_weights
 from dap.observation import Product, observe
 
 
@@ -24,7 +24,7 @@ def wanda(model: nn.Module, data: Calibration, include: tuple[str, ...] = (), ex
     for batches in data.stream(device):
         for inputs, _ in batches.values():
             images += len(inputs)
-            with frozen(model), observe(weights, add):
+            with looking_at(model), observe(weights, add):
                 model(inputs)
     images = data.engine.ranks.totals(images)[0]
     data.engine.ranks.sum_(squares.values())

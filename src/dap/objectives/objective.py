@@ -39,6 +39,7 @@ class Objective(nn.Module):
     search: ClassVar[Mapping[str, Range]] = {}
 
     betas: tuple[float, float] = (0.9, 0.999)  # of Adam
+    trained: int = 0  # steps of training behind it
     step: int | None = None  # of dense training, from 1 on; None: training is over, nothing is learned any more
 
     def __init__(self) -> None:

@@ -1,5 +1,6 @@
 """A run: from a specification to a folder with its result."""
 
+from dap.runs.choosing import choose_best
 from dap.runs.folder import read_metrics, read_spec
 from dap.runs.pruning import load_pruned, prune_dense
 from dap.runs.sources import Sources, divide, on_targets
@@ -10,6 +11,7 @@ __all__ = [
     "PruneSpec",
     "Sources",
     "TrainSpec",
+    "choose_best",
     "divide",
     "load_pruned",
     "make_objective",

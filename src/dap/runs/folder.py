@@ -9,6 +9,7 @@ result.json        written last: the run is done
 
 import json
 import os
+import re
 import time
 import traceback
 from collections.abc import Iterator
@@ -33,6 +34,10 @@ SPEC, RESULT, FAILURE, METRICS, ENVIRONMENT = (
 STATE = "state.safetensors"  # what going on needs
 _FORMAT = 1
 _LOCK = ".lock"
+
+
+class Busy(DapError):
+    """Someone else is at it."""
 
 
 class Metrics:
@@ -62,10 +67,11 @@ def working_in(folder: Path, spec: Spec, engine: Engine) -> Iterator[Metrics]:
     try:
         lock.acquire(timeout=0)
     except Timeout:
-        raise DapError(f"another process is working on {folder}: wait for it, or choose another folder") from None
+        raise Busy(f"another process is working on {folder}: wait for it, or choose another folder") from None
     try:
         _refuse_another(folder, spec)
-        _sweep(folder)
+        if (folder / SPEC).exists():
+            _sweep(folder)
         values = {"format": _FORMAT, "kind": spec.kind, "id": identity(spec), "spec": asdict(spec)}
         if not (folder / SPEC).exists():
             write_json(folder / SPEC, values)
@@ -77,7 +83,7 @@ def working_in(folder: Path, spec: Spec, engine: Engine) -> Iterator[Metrics]:
             yield Metrics(file)
         (folder / FAILURE).unlink(missing_ok=True)
     except Exception as error:
-        _note_failure(folder, error)
+        note_failure(folder, error)
         raise
     finally:
         lock.release()
@@ -87,11 +93,6 @@ def finished(folder: Path, spec: Spec) -> dict[str, Any] | None:
     """The result, if the run is done."""
     _refuse_another(folder, spec)
     return read_json(folder / RESULT) if (folder / RESULT).exists() else None
-
-
-def folder_name(spec: Spec) -> str:
-    """Of a run among others."""
-    return f"{spec.kind}-{identity(spec)}"
 
 
 @contextmanager
@@ -155,10 +156,13 @@ def _refuse_another(folder: Path, spec: Spec) -> None:
             raise DapError(f"{folder} holds a run with {known}: choose another folder, or remove it")
 
 
+_TEMPORARY = re.compile(r"\.(\w+\.json|[\w.-]+\.safetensors)\.\w{8}")  # as `dap.files` names what it writes
+
+
 def _sweep(folder: Path) -> None:
-    """Remove what a killed process was writing: only we are in here."""
-    for path in folder.rglob(".*.*"):
-        if path.name != _LOCK and path.is_file():
+    """Remove what a killed process of this run was writing: only we are in here."""
+    for path in [*folder.glob(".*"), *folder.glob("*/.*")]:
+        if _TEMPORARY.fullmatch(path.name):
             path.unlink(missing_ok=True)
 
 
@@ -169,7 +173,8 @@ def _note_environment(file: Path) -> None:
         write_json(file, {"starts": [*starts, now]})
 
 
-def _note_failure(folder: Path, error: Exception) -> None:
+def note_failure(folder: Path, error: Exception) -> None:
+    """Keep the traceback of the error that is being handled."""
     with suppress(OSError):  # a full disk may be what failed
         write_json(folder / FAILURE, {"error": str(error), "traceback": traceback.format_exc()})
 

@@ -29,9 +29,9 @@ from dap.pruning import Pruned, prune
 from dap.runs.folder import (
     RESULT,
     STATE,
+    Metrics,
     as_read,
     finished,
-    folder_name,
     read_json,
     read_spec,
     threads,
@@ -39,9 +39,9 @@ from dap.runs.folder import (
     write_json,
 )
 from dap.runs.sources import Sources, divide, on_targets
-from dap.specs import PruneSpec, TrainSpec
+from dap.specs import BestSpec, PruneSpec, TrainSpec, folder_name
 
-_MASKS, _MODEL = "masks.safetensors", "model.safetensors"
+_MASKS, _MODEL, _DENSE = "masks.safetensors", "model.safetensors", "dense.json"
 
 
 def prune_dense(
@@ -57,12 +57,14 @@ def prune_dense(
     `dense` is the folder of the dense training, where the specification does not say it.
     """
     engine, folder = engine or Engine(), Path(folder)
-    if (done := finished(folder, spec)) is not None:
+    place = Path(spec.dense) if isinstance(spec.dense, str) else dense or dense_beside(folder, spec)
+    done = finished(folder, spec)
+    if done is not None and not (place / RESULT).exists():
         return done
-    place = Path(spec.dense) if isinstance(spec.dense, str) else dense
-    if place is None:
-        raise DapError("where is the dense training? Give its folder")
     model, objective, card = load_dense(place)
+    _refuse_another_model(folder, model, place)
+    if done is not None:
+        return done
     trained = read_spec(place)
     if not isinstance(trained, TrainSpec):
         raise DapError(f"{place} is no dense training: give the folder of one")
@@ -70,39 +72,42 @@ def prune_dense(
     sources = divide(suite, trained.targets, trained.train.seed)
     if engine.device is not None:
         model.to(engine.device)
-    there = {row["wished"]: row for row in map(read_json, folder.glob(f"*/{RESULT}"))}
+    log: list[Metrics] = []
+
+    def note(news: News) -> None:
+        log[0].add(**{"stage": news.stage, "step": news.step, **news.values})
+        if on_step is not None:
+            on_step(news)
+
+    data = Calibration(
+        sources.train,
+        objective,
+        batches=spec.batches,
+        batch_size=spec.prune.batch_size,
+        seed=spec.prune.seed,
+        checkpoint=folder / STATE,
+        on_step=note,
+        engine=engine,
+    )
+    there = {row["wished"]: row for row in map(read_json, folder.glob(f"*/{RESULT}")) if "wished" in row}
+    coming = prune(  # refuses what is wrong before the folder is ours
+        model,
+        data,
+        spec.method,
+        spec.sparsities,
+        allocation=spec.allocation,
+        finetuned=spec.finetuned,
+        config=spec.prune,
+        train=spec.finetune.over(trained.train),
+        validation=sources.held_out,
+        skip=there,
+    )
     with working_in(folder, spec, engine) as metrics, threads(spec.threads):
-
-        def note(news: News) -> None:
-            metrics.add(**{"stage": news.stage, "step": news.step, **news.values})
-            if on_step is not None:
-                on_step(news)
-
-        data = Calibration(
-            sources.train,
-            objective,
-            batches=spec.batches,
-            batch_size=spec.prune.batch_size,
-            seed=spec.prune.seed,
-            checkpoint=folder / STATE,
-            on_step=note,
-            engine=engine,
-        )
-        coming = prune(
-            model,
-            data,
-            spec.method,
-            spec.sparsities,
-            allocation=spec.allocation,
-            finetuned=spec.finetuned,
-            config=spec.prune,
-            train=spec.finetune.over(trained.train),
-            validation=sources.held_out,
-            skip=there,
-        )
-        identity = _identity(model)
+        log.append(metrics)
+        if engine.first:
+            write_json(folder / _DENSE, {"identity": _identity(model)})
         for pruned in coming:
-            there[pruned.wished] = _keep(folder, pruned, sources, card, identity, engine)
+            there[pruned.wished] = _keep(folder, pruned, sources, card, engine)
         result = {
             "spec": asdict(spec),
             "method": spec.method,
@@ -128,21 +133,23 @@ def load_pruned(
         found = sorted(path.parent.name for path in folder.glob(f"*/{RESULT}"))
         raise DapError(f"no masks for {wished} in {folder}; it has {', '.join(found) or 'none'}")
     masks = Masks.load(folder / name / _MASKS)
-    if (folder / name / _MODEL).is_file():
+    if read_json(file)["weights moved"]:
         model, card = load_classifier(folder / name / _MODEL)
         return model, masks, card
-    dense = Path(dense or _dense_of(folder))
+    spec = read_spec(folder)
+    if not isinstance(spec, PruneSpec):
+        raise DapError(f"{folder} is no pruning: give the folder of one")
+    dense = Path(dense) if dense else dense_beside(folder, spec)
+    if not dense.is_dir():
+        raise DapError(f"the dense training {dense} is not there: say where it is with dense=")
     model, _, card = load_dense(dense)
-    if _identity(model) != read_json(file)["identity"]:
-        raise DapError(f"the dense model in {dense} is not the one that was pruned: name the right folder")
+    _refuse_another_model(folder, model, dense)
     sparse = bake(model, masks)
     assert isinstance(sparse, Classifier)
     return sparse, masks, card
 
 
-def _keep(
-    folder: Path, pruned: Pruned, sources: Sources, card: ModelCard, identity: int, engine: Engine
-) -> dict[str, Any]:
+def _keep(folder: Path, pruned: Pruned, sources: Sources, card: ModelCard, engine: Engine) -> dict[str, Any]:
     """Write one sparse model down, with its numbers."""
     place = folder / _folder_name(pruned.wished)
     result = {
@@ -152,7 +159,6 @@ def _keep(
         "total": pruned.masks.total,
         "allocation": pruned.allocation,
         "weights moved": pruned.moved,
-        "identity": identity,
         **_evaluate(pruned.model, sources, engine),
         "layers": pruned.masks.by_layer(),
     }
@@ -170,12 +176,19 @@ def _evaluate(model: nn.Module, sources: Sources, engine: Engine) -> dict[str, A
     return {"validation": held_out, "targets": on_targets(model, sources, engine.ranks)}
 
 
-def _dense_of(folder: Path) -> str:
-    spec = read_spec(folder)
-    if not isinstance(spec, PruneSpec):
-        raise DapError(f"{folder} is no pruning: give the folder of one")
-    # A study keeps its runs side by side.
-    return spec.dense if isinstance(spec.dense, str) else str(folder.parent / folder_name(spec.dense))
+def dense_beside(folder: Path, spec: PruneSpec) -> Path:
+    """Where the dense training is: a study keeps its runs side by side."""
+    if isinstance(spec.dense, str):
+        return Path(spec.dense)
+    place = folder.parent / folder_name(spec.dense)
+    if isinstance(spec.dense, BestSpec) and (place / RESULT).is_file():
+        place = folder.parent / read_json(place / RESULT)["chosen"]
+    return place
+
+
+def _refuse_another_model(folder: Path, model: nn.Module, place: Path) -> None:
+    if (folder / _DENSE).exists() and read_json(folder / _DENSE)["identity"] != _identity(model):
+        raise DapError(f"the dense model in {place} is not the one that {folder} prunes: choose another folder")
 
 
 def _identity(model: nn.Module) -> int:

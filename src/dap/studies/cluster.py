@@ -1,0 +1,85 @@
+"""The runs of a study on a Ray cluster, whose machines share the study's folder."""
+
+import logging
+from pathlib import Path
+from typing import Any
+
+from dap.errors import DapError
+from dap.studies.events import Events
+from dap.studies.study import Study
+from dap.studies.work import work_on
+
+_PAUSE = 1.0  # seconds between looks
+
+
+def run_on_ray(
+    study: Study,
+    runs: list[str],
+    address: str | None = None,
+    gpus: float = 0.0,
+    retries: int = 3,
+    events: Events | None = None,
+) -> dict[str, str]:
+    """Do `runs` wherever the cluster has room: `study.threads` processors for each, and `gpus`.
+
+    A run whose machine is lost starts again elsewhere, from its last checkpoint.
+    """
+    try:
+        import ray
+    except ImportError:
+        raise DapError("a cluster needs ray: pip install 'dap[cluster]'") from None
+    events = events or Events()
+    ours = not ray.is_initialized()
+    if ours:
+        try:
+            ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
+        except (ConnectionError, ValueError) as error:
+            raise DapError(f"no ray cluster at {address}: {error}") from None
+    try:
+        return _Schedule(study, runs, _task(ray, study.threads, gpus, retries), ray, events).work()
+    finally:
+        if ours:
+            ray.shutdown()
+
+
+def _task(ray: Any, threads: int, gpus: float, retries: int) -> Any:
+    def work(spec: Any, folder: str) -> tuple[str, str]:
+        import torch
+
+        torch.set_num_threads(threads)
+        return work_on(spec, Path(folder), lambda progress: None)
+
+    # One process for each run: threads and memory of the one before play no part.
+    return ray.remote(num_cpus=threads, num_gpus=gpus, max_retries=retries, max_calls=1)(work)
+
+
+class _Schedule:
+    """Hands a run to the cluster as soon as what it needs is done."""
+
+    def __init__(self, study: Study, runs: list[str], task: Any, ray: Any, events: Events):
+        self.study, self.pending, self.task, self.ray, self.events = study, list(runs), task, ray, events
+        self.outcomes: dict[str, str] = {}
+
+    def work(self) -> dict[str, str]:
+        at_work: dict[Any, str] = {}
+        while True:
+            for run in [run for run in self.pending if all(map(self.study.done, self.study.needs[run]))]:
+                self.pending.remove(run)
+                at_work[self.task.remote(self.study.runs[run], str(self.study.folder.resolve()))] = run
+            if not at_work:
+                return self.outcomes  # what is pending needs runs that failed
+            ready, _ = self.ray.wait(list(at_work), timeout=_PAUSE)
+            for reference in ready:
+                run = at_work.pop(reference)
+                outcome, error = self._outcome(reference)
+                if outcome == "busy":  # in someone else's hands
+                    self.pending.append(run)
+                else:
+                    self.outcomes[run] = outcome
+                    self.events.ended(run, outcome, error)
+
+    def _outcome(self, reference: Any) -> tuple[str, str]:
+        try:
+            return self.ray.get(reference)
+        except self.ray.exceptions.RayError as error:  # its process died more often than it may
+            return "failed", str(error).splitlines()[0]

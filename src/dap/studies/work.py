@@ -1,0 +1,50 @@
+"""One run of a study, by whoever does it: a local worker, a machine of a cluster."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+from dap.errors import DapError
+from dap.specs import BestSpec, PruneSpec, Spec, TrainSpec, folder_name
+
+Outcome = Literal["done", "failed", "busy"]
+
+
+class Progress(NamedTuple):
+    """How far a run has come."""
+
+    stage: str
+    step: int
+    steps: int
+    text: str
+
+
+def work_on(spec: Spec, study: Path, tell: Callable[[Progress], None]) -> tuple[Outcome, str]:
+    """Do the run, or what is left of it; how it ended, with the error if there was one."""
+    from dap.runs.folder import Busy, note_failure
+
+    folder = study / folder_name(spec)
+    try:
+        _do(spec, folder, tell)
+    except Busy as busy:
+        return "busy", str(busy)
+    except Exception as error:
+        note_failure(folder, error)
+        return "failed", str(error) if isinstance(error, DapError) else f"{type(error).__name__}: {error}"
+    return "done", ""
+
+
+def _do(spec: Spec, folder: Path, tell: Callable[[Progress], None]) -> None:
+    from dap.runs import choose_best, prune_dense, train_dense
+
+    if isinstance(spec, TrainSpec):
+        steps = spec.train.resolved(spec.suite, spec.objective).steps
+        result = train_dense(
+            spec, folder, on_step=lambda stats: tell(Progress("training", stats.step, steps, f"loss {stats.loss:.3f}"))
+        )
+        if result["interrupted"]:
+            raise KeyboardInterrupt
+    elif isinstance(spec, PruneSpec):
+        prune_dense(spec, folder, on_step=lambda news: tell(Progress(*news[:4])))
+    elif isinstance(spec, BestSpec):
+        choose_best(spec, folder)

@@ -1,0 +1,87 @@
+"""dap prune: any method."""
+
+from pathlib import Path
+
+from dap.config import FinetuneConfig, PruneConfig
+from dap.errors import DapError
+
+
+def prune_suite(
+    dense: str,
+    *,
+    out: str,
+    method: str = "dap",
+    sparsities: str | None = None,
+    allocation: str | None = None,
+    finetuned: bool | None = None,
+    batches: int = 50,
+    prune: PruneConfig = PruneConfig(),  # noqa: B008  # frozen
+    finetune: FinetuneConfig = FinetuneConfig(),  # noqa: B008  # frozen
+    devices: str = "1",
+    nodes: int = 1,
+    precision: str = "32-true",
+    accelerator: str = "auto",
+    json: bool = False,
+) -> int:
+    """Prune a dense model by any method, and evaluate. The same command goes on with a run that was stopped.
+
+    Example: dap prune runs/coral --method taylor --sparsities 0.5,0.8 --out runs/coral-taylor
+
+    Args:
+        dense: the folder of a dense training
+        out: the folder for masks and result, the same for every method
+        method: dap, agnostic (DAP with alpha 0), random, magnitude, taylor, wanda, movement, ior or dss
+        sparsities: shares of weights to cut, separated by commas (default: 0.2,0.4,0.6,0.8,0.9)
+        allocation: global, per_layer, erk, channels, global_channels, a pattern such as 2:4 or, for dap, path (masks
+            that learning passed through); default: the method's own
+        finetuned: train on after pruning, masks fixed (default: for ior and dss, which are defined with it)
+        batches: of each source domain that taylor, wanda, ior and dss look at
+        prune: of mask learning; its masked weights, batch size and seed are for every method
+        finetune: of fine-tuning and movement
+        devices: processes on this machine, one for each device; auto for all
+        nodes: machines
+        precision: 32-true, or bf16-mixed
+        accelerator: auto, cpu or gpu
+        json: print the result as one JSON object
+
+    Returns:
+        0 if pruning is finished, 130 if Ctrl-C stopped it
+    """
+    from json import dumps
+
+    from dap.engine import launch
+    from dap.progress import stages
+    from dap.runs import PruneSpec, prune_dense
+
+    spec = PruneSpec(
+        str(Path(dense)),
+        method,
+        None if sparsities is None else _numbers("sparsities", sparsities),
+        allocation,
+        finetuned,
+        batches,
+        prune,
+        finetune,
+    )
+    engine = launch(devices, nodes, precision, accelerator)
+    with stages(quiet=not engine.first) as advance:
+        result = prune_dense(spec, out, engine=engine, on_step=lambda news: advance(*news[:4]))
+    if not engine.first:
+        return 0
+    if json:
+        print(dumps(result))
+        return 0
+    for name, row in {"dense": result["dense"], **result["sparse"]}.items():
+        shown = f"sparsity {row['sparsity']:.1%}" if "sparsity" in row else name
+        validation = sum(row["validation"].values()) / len(row["validation"])
+        unseen = ", ".join(f"{target} {scores['all']:.1%}" for target, scores in row["targets"].items())
+        print(f"{shown:14}  sources' validation {validation:.1%}, unseen {unseen}")
+    print(f"{result['title']}, saved in {out}")
+    return 0
+
+
+def _numbers(name: str, text: str) -> tuple[float, ...]:
+    try:
+        return tuple(float(part) for part in text.split(","))
+    except ValueError:
+        raise DapError(f"{name} is {text!r}; give numbers separated by commas, such as 0.5,0.8") from None
