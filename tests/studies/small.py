@@ -1,0 +1,49 @@
+"""A study that takes seconds."""
+
+import hashlib
+from pathlib import Path
+
+import safetensors.numpy
+
+from dap.studies import Study, read_study
+
+STUDY = """
+name: tiny
+train:
+  suite: digits
+  target: [outline, plain]
+  seed: [0, 1]
+  backbone: small_resnet
+  weights: null
+  train: {steps: 6, batch_size: 4, freeze_norms: false, learning_rate: 0.001, check_every: 3}
+prune:
+  - method: magnitude
+    sparsities: [0.5]
+    prune: {batch_size: 4}
+  - method: dap
+    sparsities: [0.5]
+    prune: {steps: 8, batch_size: 4, target_sparsity: 0.6}
+"""
+
+
+def make_study(folder: Path, text: str = STUDY) -> Study:
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "study.yaml").write_text(text)
+    return read_study(folder / "study.yaml", folder / "runs")
+
+
+def contents(study: Study) -> dict[str, str]:
+    """What the runs came to: every file that does not tell of times and machines, by a hash."""
+    files = {}
+    for pattern in ("*/result.json", "*/*/result.json", "*/*/masks.safetensors", "*/model.safetensors"):
+        for path in sorted(study.folder.glob(pattern)):
+            data = path.read_bytes()
+            if path.name == "model.safetensors":  # the order of its metadata is that of a hash table
+                data = safetensors.numpy.save(safetensors.numpy.load(data))
+            files[str(path.relative_to(study.folder))] = hashlib.sha256(data).hexdigest()
+    return files
+
+
+def leftovers(study: Study) -> list[str]:
+    """Files that a killed process was writing."""
+    return [str(path) for path in study.folder.rglob(".*") if path.name != ".lock"]

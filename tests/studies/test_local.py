@@ -1,0 +1,140 @@
+"""Worker processes: everything is done once, whatever happens to them."""
+
+import json
+import multiprocessing
+import os
+import random
+import signal
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from dap.studies.events import Events
+from dap.studies.local import run_locally
+from dap.studies.status import forget_failure, status
+from studies.small import STUDY, contents, leftovers, make_study
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory) -> dict[str, str]:
+    """What one worker comes to."""
+    study = make_study(tmp_path_factory.mktemp("undisturbed"))
+    outcomes = run_locally(study, list(study.runs), workers=1)
+    assert set(outcomes.values()) == {"done"}
+    assert list(outcomes) == list(study.runs)
+    return contents(study)
+
+
+def children() -> list[int]:
+    return [child.pid for child in multiprocessing.active_children() if child.pid is not None]
+
+
+def test_two_workers_come_to_the_same(undisturbed, tmp_path):
+    study = make_study(tmp_path)
+    ended: list[str] = []
+    run_locally(study, list(study.runs), workers=2, events=Events(ended=lambda run, *_: ended.append(run)))
+    assert contents(study) == undisturbed
+    assert sorted(ended) == sorted(study.runs)
+    for run, needs in study.needs.items():
+        assert all(ended.index(need) < ended.index(run) for need in needs)
+    assert children() == []
+    before = {path: path.stat().st_mtime_ns for path in study.folder.rglob("result.json")}
+    assert run_locally(study, list(study.runs), workers=1) == dict.fromkeys(study.runs, "done")
+    assert {path: path.stat().st_mtime_ns for path in study.folder.rglob("result.json")} == before  # not made again
+
+
+def test_workers_that_are_killed_at_random(undisturbed, tmp_path):
+    """As the system does when memory runs out: the runs are tried again, and come to the same."""
+    study = make_study(tmp_path)
+    rng, kills, over = random.Random(0), [0], threading.Event()
+
+    def kill() -> None:
+        while not over.wait(rng.uniform(0.5, 2.5)):
+            if kills[0] < 20 and (victims := children()):
+                os.kill(rng.choice(victims), signal.SIGKILL)
+                kills[0] += 1
+
+    thread = threading.Thread(target=kill)
+    thread.start()
+    try:
+        outcomes = run_locally(study, list(study.runs), workers=2, retries=100)
+    finally:
+        over.set()
+        thread.join()
+    assert kills[0] >= 3
+    assert outcomes == dict.fromkeys(study.runs, "done")
+    assert contents(study) == undisturbed
+    assert leftovers(study) == []
+    assert children() == []
+
+
+def test_a_run_that_is_killed_again_and_again_fails_and_the_rest_is_done(tmp_path):
+    study = make_study(tmp_path, STUDY.replace("target: [outline, plain]\n  seed: [0, 1]", "target: outline"))
+    dense, magnitude, dap = study.runs
+
+    def kill(run, progress):
+        if run == dap:
+            for pid in children():
+                os.kill(pid, signal.SIGKILL)
+
+    outcomes = run_locally(study, list(study.runs), workers=1, retries=1, events=Events(progress=kill))
+    assert outcomes == {dense: "done", magnitude: "done", dap: "failed"}
+    found = {row.run: row for row in status(study)}
+    assert found[dap].state == "failed"
+    assert found[dap].error.startswith("its process was killed 2 times (exit code -9): out of memory?")
+
+
+def test_failures_keep_their_traceback_and_what_needs_them_waits(tmp_path):
+    text = STUDY.replace("target: [outline, plain]\n  seed: [0, 1]", "target: [moon, plain]")
+    study = make_study(tmp_path, text)
+    outcomes = run_locally(study, list(study.runs), workers=2)
+    bad = next(run for run, spec in study.runs.items() if getattr(spec, "targets", ()) == ("moon",))
+    states = {row.run: row.state for row in status(study)}
+    assert sorted(outcomes.values()) == ["done", "done", "done", "failed"]
+    assert [run for run, state in states.items() if state == "failed"] == [bad]
+    assert sum(state == "waiting" for state in states.values()) == 2
+    failure = json.loads((study.place(bad) / "failure.json").read_text())
+    assert failure["error"].startswith("digits has no domain 'moon'")
+    assert "Traceback" in failure["traceback"]
+    forget_failure(study, bad)
+    assert {row.run: row.state for row in status(study)}[bad] == "waiting"
+
+
+def _work(folder: Path) -> None:
+    study = make_study(folder)
+    run_locally(study, list(study.runs), workers=1)
+
+
+def test_two_processes_on_one_study_never_do_the_same_run(undisturbed, tmp_path):
+    context = multiprocessing.get_context("spawn")
+    both = [context.Process(target=_work, args=(tmp_path,)) for _ in range(2)]
+    for process in both:
+        process.start()
+    for process in both:
+        process.join(300)
+        assert process.exitcode == 0
+    study = make_study(tmp_path)
+    assert contents(study) == undisturbed
+    for run in study.runs:
+        rows = (study.place(run) / "metrics.jsonl").read_text().splitlines()
+        steps = [(row.get("stage"), row.get("step")) for row in map(json.loads, rows)]
+        assert len(steps) == len(set(steps)), run  # no step was done twice
+
+
+def test_workers_end_with_whoever_hired_them(tmp_path):
+    context = multiprocessing.get_context("spawn")
+    boss = context.Process(target=_work, args=(tmp_path,))
+    boss.start()
+    deadline = time.monotonic() + 60
+    study = make_study(tmp_path)
+    while not any(row.state == "running" for row in status(study)):
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    assert boss.pid is not None
+    os.kill(boss.pid, signal.SIGKILL)
+    boss.join()
+    while any(row.state == "running" for row in status(study)):
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
