@@ -1,9 +1,11 @@
 """A pruning as a run: one kind of folder for all methods."""
 
+import importlib
 import shutil
 from dataclasses import replace
 
 import pytest
+import safetensors.torch
 import torch
 
 from dap.config import FinetuneConfig, PruneConfig, TrainConfig
@@ -13,7 +15,9 @@ from dap.errors import DapError
 from dap.evaluation import accuracy
 from dap.masking import bake
 from dap.methods import METHODS
+from dap.models import small_resnet
 from dap.runs import PruneSpec, TrainSpec, divide, load_pruned, prune_dense, read_spec, train_dense
+from dap.specs import ModelSpec
 
 
 @pytest.fixture(scope="module")
@@ -90,9 +94,9 @@ def test_a_folder_of_another_run_and_a_dense_model_that_changed(dense, tmp_path)
     assert load_pruned(tmp_path / "run", 0.5, dense=moved)[1].sparsity == pytest.approx(0.5, abs=1e-5)
     other = replace(read_spec(dense), train=TrainConfig(steps=1, batch_size=4, freeze_norms=False))
     train_dense(other, tmp_path / "other")
-    with pytest.raises(DapError, match=r"the dense model in .*other is not the one that .*run prunes"):
+    with pytest.raises(DapError, match=r"the dense model is not the one that .*run prunes"):
         load_pruned(tmp_path / "run", 0.5, dense=tmp_path / "other")
-    with pytest.raises(DapError, match="the dense training nowhere is not there: say where it is with dense="):
+    with pytest.raises(DapError, match="the dense training nowhere is not there: train it, or say where it is"):
         load_pruned(tmp_path / "run", 0.5, dense="nowhere")
 
 
@@ -178,3 +182,62 @@ def test_patterns_have_a_folder_too(dense, tmp_path):
     assert list(prune_dense(spec, tmp_path / "run")["sparse"]) == ["2:4"]
     _, masks, _ = load_pruned(tmp_path / "run", "2:4")
     assert masks["network.head.weight"].view(10, 24, 4).sum(2).eq(2).all()
+
+
+OWN = """
+from torch import nn
+
+def build():
+    return nn.Sequential(nn.Conv2d(3, 8, 3, stride=4), nn.ReLU(), nn.Flatten(), nn.Linear(512, 10))
+
+def nothing():
+    return 3
+"""
+
+
+@pytest.fixture
+def own(tmp_path, monkeypatch):
+    """A folder with a module of the user's, where the command is called."""
+    (tmp_path / "own_nets.py").write_text(OWN)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    torch.manual_seed(0)
+    return importlib.import_module("own_nets").build()
+
+
+def test_a_users_own_model(own):
+    safetensors.torch.save_file(own.state_dict(), "weights.safetensors")
+    dense = ModelSpec("own_nets:build", "digits", ("plain",), weights="weights.safetensors")
+    spec = replace(spec_of("", "magnitude"), dense=dense)
+    result = prune_dense(spec, "run")
+    assert list(result["sparse"]["0.5"]["targets"]) == ["plain"]
+    sparse, masks, card = load_pruned("run", 0.5)
+    assert card.notes["sources"] == ["outline", "rotated", "textured"]
+    assert torch.equal(sparse.get_parameter("3.weight"), own[3].weight * masks["3.weight"])
+    prune_dense(replace(spec, finetuned=True), "tuned")
+    moved, masks, _ = load_pruned("tuned", 0.5)
+    kept = masks["3.weight"]
+    assert moved.get_parameter("3.weight")[~kept].eq(0).all()
+    assert not torch.equal(moved.get_parameter("3.weight")[kept], own[3].weight[kept])
+    everywhere = replace(spec, dense=replace(dense, targets=()))
+    assert prune_dense(everywhere, "everywhere")["sparse"]["0.5"]["targets"] == {}
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"model": "own_nets:gone"}, "there is no own_nets:gone"),
+        ({"model": "gone:build"}, "there is no gone:build: No module named 'gone'"),
+        ({"model": "own_nets:nothing"}, "own_nets:nothing gives a int: it must give a torch.nn.Module"),
+        ({"weights": "gone.safetensors"}, "no weights at gone.safetensors"),
+        ({"model": "resnet18"}, "resnet18 needs weights: give a file, or train it with dap train"),
+        ({"model": "small_resnet", "weights": "seven.safetensors"}, "have no head for 10 classes: train it"),
+        ({"weights": "seven.safetensors"}, "seven.safetensors does not fit the model: Missing key"),
+    ],
+)
+def test_what_is_wrong_with_a_model_is_named(changes, message, own, tmp_path):
+    safetensors.torch.save_file(small_resnet(7).network.state_dict(), "seven.safetensors")
+    spec = replace(spec_of("", "magnitude"), dense=replace(ModelSpec("own_nets:build", "digits"), **changes))
+    with pytest.raises(DapError, match=message):
+        prune_dense(spec, "run")
+    assert not (tmp_path / "run").exists()

@@ -41,6 +41,27 @@ class TrainSpec:
 
 
 @dataclass(frozen=True)
+class ModelSpec:
+    """A dense model that was trained elsewhere, and the images it is pruned on."""
+
+    model: str  # package.module:factory, or a model of timm
+    suite: str
+    targets: tuple[str, ...] = ()  # unseen domains, for evaluation; none: all are sources
+    root: str | None = None
+    pixels: int = 224
+    on_corrupt: Literal["fail", "skip"] = "fail"
+    weights: str | None = None  # a file, or, for a model of timm, pretrained
+    train: TrainConfig = field(default_factory=TrainConfig)  # of fine-tuning; its seed draws the splits
+
+    kind: typing.ClassVar[str] = "model"
+
+    def canonical(self) -> dict[str, Any]:
+        values = asdict(replace(self, train=self.train.resolved(self.suite)))
+        del values["root"]
+        return values
+
+
+@dataclass(frozen=True)
 class BestSpec:
     """Of several dense trainings the one that is best on the sources' held-out images: a search."""
 
@@ -56,7 +77,7 @@ class BestSpec:
 class PruneSpec:
     """A pruning of a dense training, by any method."""
 
-    dense: TrainSpec | BestSpec | str  # or the folder of the dense training
+    dense: TrainSpec | BestSpec | ModelSpec | str  # or the folder of the dense training
     method: str = "dap"
     sparsities: tuple[float, ...] | None = None  # None: 20, 40, 60, 80 and 90 %
     allocation: str | None = None  # None: the method's own

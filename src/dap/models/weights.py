@@ -37,7 +37,7 @@ def load_weights(model: Classifier, path: str | Path) -> LoadReport:
     """
     path = Path(path)
     own = model.network.state_dict()
-    found = _plain_names(_read(path), model.head_name, path)
+    found = _plain_names(read_weights(path), model.head_name, path)
     head = [name for name in own if name.startswith(f"{model.head_name}.")]
     if not all(name in found and found[name].shape == own[name].shape for name in head):
         own = {name: tensor for name, tensor in own.items() if name not in head}
@@ -59,7 +59,8 @@ def load_weights(model: Classifier, path: str | Path) -> LoadReport:
     return LoadReport(tuple(shared), tuple(name for name in head if name not in own), unused)
 
 
-def _read(path: Path) -> dict[str, Tensor]:
+def read_weights(path: Path) -> dict[str, Tensor]:
+    """The tensors of a `.safetensors` file or a checkpoint of `torch.save`."""
     if not path.is_file():
         raise DapError(f"no weights at {path}: give a .safetensors or .pth file")
     if path.suffix == ".safetensors":

@@ -16,15 +16,13 @@ from torch import nn
 
 from dap.checkpoints import checksum
 from dap.criteria import Calibration, News
-from dap.data import load_suite
-from dap.dense import load_dense
 from dap.engine import Engine
 from dap.errors import DapError
 from dap.evaluation import accuracy
 from dap.masking import bake
 from dap.masks import Masks
 from dap.methods import METHODS
-from dap.models import Classifier, ModelCard, load_classifier, save_classifier
+from dap.models import ModelCard, load_classifier
 from dap.pruning import Pruned, prune
 from dap.runs.folder import (
     RESULT,
@@ -38,8 +36,9 @@ from dap.runs.folder import (
     working_in,
     write_json,
 )
-from dap.runs.sources import Sources, divide, on_targets
-from dap.specs import BestSpec, PruneSpec, TrainSpec, folder_name
+from dap.runs.opening import Opened, is_there, load_model, open_dense, save_model
+from dap.runs.sources import Sources, on_targets
+from dap.specs import ModelSpec, PruneSpec
 
 _MASKS, _MODEL, _DENSE = "masks.safetensors", "model.safetensors", "dense.json"
 
@@ -57,19 +56,14 @@ def prune_dense(
     `dense` is the folder of the dense training, where the specification does not say it.
     """
     engine, folder = engine or Engine(), Path(folder)
-    place = Path(spec.dense) if isinstance(spec.dense, str) else dense or dense_beside(folder, spec)
     done = finished(folder, spec)
-    if done is not None and not (place / RESULT).exists():
+    if done is not None and not is_there(spec, folder, dense):
         return done
-    model, objective, card = load_dense(place)
-    _refuse_another_model(folder, model, place)
+    opened = open_dense(spec, folder, dense)
+    model, sources = opened.model, opened.sources
+    _refuse_another_model(folder, model)
     if done is not None:
         return done
-    trained = read_spec(place)
-    if not isinstance(trained, TrainSpec):
-        raise DapError(f"{place} is no dense training: give the folder of one")
-    suite = load_suite(trained.suite, trained.root, trained.pixels, on_corrupt=trained.on_corrupt)
-    sources = divide(suite, trained.targets, trained.train.seed)
     if engine.device is not None:
         model.to(engine.device)
     log: list[Metrics] = []
@@ -81,7 +75,7 @@ def prune_dense(
 
     data = Calibration(
         sources.train,
-        objective,
+        opened.objective,
         batches=spec.batches,
         batch_size=spec.prune.batch_size,
         seed=spec.prune.seed,
@@ -98,7 +92,7 @@ def prune_dense(
         allocation=spec.allocation,
         finetuned=spec.finetuned,
         config=spec.prune,
-        train=spec.finetune.over(trained.train),
+        train=spec.finetune.over(opened.train),
         validation=sources.held_out,
         skip=there,
     )
@@ -107,7 +101,7 @@ def prune_dense(
         if engine.first:
             write_json(folder / _DENSE, {"identity": _identity(model)})
         for pruned in coming:
-            there[pruned.wished] = _keep(folder, pruned, sources, card, engine)
+            there[pruned.wished] = _keep(folder, pruned, opened, engine)
         result = {
             "spec": asdict(spec),
             "method": spec.method,
@@ -122,8 +116,8 @@ def prune_dense(
 
 def load_pruned(
     folder: str | Path, wished: str | float, dense: str | Path | None = None
-) -> tuple[Classifier, Masks, ModelCard]:
-    """The sparse model of a finished pruning: a plain classifier with zeros in place, its masks and its card.
+) -> tuple[nn.Module, Masks, ModelCard]:
+    """The sparse model of a finished pruning: a plain module with zeros in place, its masks and its card.
 
     `wished` is the sparsity that was asked for. `dense` says where the dense training is now, if it was moved.
     """
@@ -133,23 +127,21 @@ def load_pruned(
         found = sorted(path.parent.name for path in folder.glob(f"*/{RESULT}"))
         raise DapError(f"no masks for {wished} in {folder}; it has {', '.join(found) or 'none'}")
     masks = Masks.load(folder / name / _MASKS)
-    if read_json(file)["weights moved"]:
-        model, card = load_classifier(folder / name / _MODEL)
-        return model, masks, card
+    moved = folder / name / _MODEL if read_json(file)["weights moved"] else None
     spec = read_spec(folder)
     if not isinstance(spec, PruneSpec):
         raise DapError(f"{folder} is no pruning: give the folder of one")
-    dense = Path(dense) if dense else dense_beside(folder, spec)
-    if not dense.is_dir():
-        raise DapError(f"the dense training {dense} is not there: say where it is with dense=")
-    model, _, card = load_dense(dense)
-    _refuse_another_model(folder, model, dense)
-    sparse = bake(model, masks)
-    assert isinstance(sparse, Classifier)
-    return sparse, masks, card
+    if moved is not None and not isinstance(spec.dense, ModelSpec):
+        model, card = load_classifier(moved)
+        return model, masks, card
+    opened = open_dense(spec, folder, Path(dense) if dense else None)
+    _refuse_another_model(folder, opened.model)
+    if moved is not None:
+        load_model(opened.model, moved)
+    return bake(opened.model, masks), masks, opened.card
 
 
-def _keep(folder: Path, pruned: Pruned, sources: Sources, card: ModelCard, engine: Engine) -> dict[str, Any]:
+def _keep(folder: Path, pruned: Pruned, opened: Opened, engine: Engine) -> dict[str, Any]:
     """Write one sparse model down, with its numbers."""
     place = folder / _folder_name(pruned.wished)
     result = {
@@ -159,14 +151,13 @@ def _keep(folder: Path, pruned: Pruned, sources: Sources, card: ModelCard, engin
         "total": pruned.masks.total,
         "allocation": pruned.allocation,
         "weights moved": pruned.moved,
-        **_evaluate(pruned.model, sources, engine),
+        **_evaluate(pruned.model, opened.sources, engine),
         "layers": pruned.masks.by_layer(),
     }
     if engine.first:
         pruned.masks.save(place / _MASKS)
         if pruned.moved:
-            assert isinstance(pruned.model, Classifier)
-            save_classifier(pruned.model, place / _MODEL, card)
+            save_model(pruned.model, place / _MODEL, opened.card)
         write_json(place / RESULT, result)
     return result
 
@@ -176,19 +167,9 @@ def _evaluate(model: nn.Module, sources: Sources, engine: Engine) -> dict[str, A
     return {"validation": held_out, "targets": on_targets(model, sources, engine.ranks)}
 
 
-def dense_beside(folder: Path, spec: PruneSpec) -> Path:
-    """Where the dense training is: a study keeps its runs side by side."""
-    if isinstance(spec.dense, str):
-        return Path(spec.dense)
-    place = folder.parent / folder_name(spec.dense)
-    if isinstance(spec.dense, BestSpec) and (place / RESULT).is_file():
-        place = folder.parent / read_json(place / RESULT)["chosen"]
-    return place
-
-
-def _refuse_another_model(folder: Path, model: nn.Module, place: Path) -> None:
+def _refuse_another_model(folder: Path, model: nn.Module) -> None:
     if (folder / _DENSE).exists() and read_json(folder / _DENSE)["identity"] != _identity(model):
-        raise DapError(f"the dense model in {place} is not the one that {folder} prunes: choose another folder")
+        raise DapError(f"the dense model is not the one that {folder} prunes: it was replaced; choose another folder")
 
 
 def _identity(model: nn.Module) -> int:

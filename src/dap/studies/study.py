@@ -29,7 +29,7 @@ class Study:
             before: tuple[Spec, ...] = ()
             if isinstance(spec, BestSpec):
                 before = spec.candidates
-            elif isinstance(spec, PruneSpec) and not isinstance(spec.dense, str):
+            elif isinstance(spec, PruneSpec) and isinstance(spec.dense, TrainSpec | BestSpec):
                 before = (spec.dense,)
             self.needs[name] = [self.add(need) for need in before]
             self.runs[name] = spec

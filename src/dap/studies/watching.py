@@ -7,7 +7,7 @@ from rich.console import Console
 from rich.progress import TaskID
 
 from dap.progress import bars
-from dap.specs import PruneSpec, Spec, TrainSpec
+from dap.specs import BestSpec, PruneSpec, Spec, TrainSpec
 from dap.studies.events import Events
 from dap.studies.study import Study
 from dap.studies.work import Progress
@@ -53,5 +53,6 @@ def in_words(spec: Spec) -> str:
     if isinstance(spec, TrainSpec):
         return f"{spec.suite} without {'+'.join(spec.targets)}, {spec.objective}, seed {spec.train.seed}"
     if isinstance(spec, PruneSpec):
-        return f"{spec.method} on {spec.dense if isinstance(spec.dense, str) else in_words(spec.dense)}"
+        dense = in_words(spec.dense) if isinstance(spec.dense, TrainSpec | BestSpec) else spec.dense
+        return f"{spec.method} on {dense}"
     return f"best of {len(spec.candidates)}, {in_words(spec.candidates[0])}"

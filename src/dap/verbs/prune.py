@@ -1,15 +1,25 @@
 """dap prune: any method."""
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from dap.config import FinetuneConfig, PruneConfig
 from dap.errors import DapError
 
+if TYPE_CHECKING:
+    from dap.specs import ModelSpec
+
 
 def prune_suite(
-    dense: str,
+    dense: str | None = None,
     *,
     out: str,
+    model: str | None = None,
+    weights: str | None = None,
+    suite: str | None = None,
+    targets: str | None = None,
+    root: str | None = None,
+    pixels: int = 224,
     method: str = "dap",
     sparsities: str | None = None,
     allocation: str | None = None,
@@ -27,8 +37,16 @@ def prune_suite(
 
     Example: dap prune runs/coral --method taylor --sparsities 0.5,0.8 --out runs/coral-taylor
 
+    Example: dap prune --model mine.nets:build --suite images --targets night --out runs/mine
+
     Args:
-        dense: the folder of a dense training
+        dense: the folder of a dense training; or, in its stead, --model and --suite
+        model: your own, as package.module:factory, or one of timm
+        weights: of that model: a file, or pretrained
+        suite: the images: a benchmark's name, a folder <domain>/<class>/<image>, a .csv or .parquet, or hf:<name>
+        targets: unseen domains, for evaluation, separated by commas (default: none)
+        root: the folder that holds the benchmark's own (default: data)
+        pixels: the side of the images
         out: the folder for masks and result, the same for every method
         method: dap, agnostic (DAP with alpha 0), random, magnitude, taylor, wanda, movement, ior or dss
         sparsities: shares of weights to cut, separated by commas (default: 0.2,0.4,0.6,0.8,0.9)
@@ -54,7 +72,7 @@ def prune_suite(
     from dap.runs import PruneSpec, prune_dense
 
     spec = PruneSpec(
-        str(Path(dense)),
+        _dense(dense, model, weights, suite, targets, root, pixels),
         method,
         None if sparsities is None else _numbers("sparsities", sparsities),
         allocation,
@@ -78,6 +96,27 @@ def prune_suite(
         print(f"{shown:14}  sources' validation {validation:.1%}, unseen {unseen}")
     print(f"{result['title']}, saved in {out}")
     return 0
+
+
+def _dense(
+    dense: str | None,
+    model: str | None,
+    weights: str | None,
+    suite: str | None,
+    targets: str | None,
+    root: str | None,
+    pixels: int,
+) -> "ModelSpec | str":
+    from dap.specs import ModelSpec
+
+    if dense is not None:
+        if model is not None or suite is not None:
+            raise DapError("give either the folder of a dense training, or --model and --suite")
+        return str(Path(dense))
+    if model is None or suite is None:
+        raise DapError("give the folder of a dense training, or --model and --suite")
+    names = tuple(name.strip() for name in targets.split(",")) if targets else ()
+    return ModelSpec(model, suite, names, root=root, pixels=pixels, weights=weights)
 
 
 def _numbers(name: str, text: str) -> tuple[float, ...]:

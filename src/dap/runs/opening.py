@@ -1,0 +1,126 @@
+"""The dense model that a pruning begins with: of a training, the best of several, or one from elsewhere."""
+
+import importlib
+import os
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import safetensors.torch
+from torch import nn
+
+from dap.config import TrainConfig
+from dap.data import Suite, load_suite
+from dap.dense import load_dense
+from dap.errors import DapError
+from dap.files import replacing
+from dap.models import Classifier, ModelCard, create_classifier, load_weights, save_classifier
+from dap.models.weights import read_weights
+from dap.objectives import Erm, Objective
+from dap.runs.folder import RESULT, read_json, read_spec
+from dap.runs.sources import Sources, divide
+from dap.specs import BestSpec, ModelSpec, PruneSpec, TrainSpec, folder_name
+
+
+@dataclass(frozen=True)
+class Opened:
+    """A dense model, ready to be pruned."""
+
+    model: nn.Module
+    objective: Objective  # as training left it
+    card: ModelCard
+    sources: Sources
+    train: TrainConfig  # how it was trained, and will be trained on
+
+
+def open_dense(spec: PruneSpec, folder: Path, moved_to: Path | None = None) -> Opened:
+    """What `spec`, whose folder is given, prunes; `moved_to` says where a dense training is now."""
+    if isinstance(spec.dense, ModelSpec):
+        return _from_elsewhere(spec.dense)
+    place = moved_to or _place(spec, folder)
+    if not place.is_dir():
+        raise DapError(f"the dense training {place} is not there: train it, or say where it is")
+    model, objective, card = load_dense(place)
+    trained = read_spec(place)
+    if not isinstance(trained, TrainSpec):
+        raise DapError(f"{place} is no dense training: give the folder of one")
+    suite = load_suite(trained.suite, trained.root, trained.pixels, on_corrupt=trained.on_corrupt)
+    return Opened(model, objective, card, divide(suite, trained.targets, trained.train.seed), trained.train)
+
+
+def is_there(spec: PruneSpec, folder: Path, moved_to: Path | None = None) -> bool:
+    """Whether the dense training can be looked at."""
+    return not isinstance(spec.dense, ModelSpec) and ((moved_to or _place(spec, folder)) / RESULT).is_file()
+
+
+def _place(spec: PruneSpec, folder: Path) -> Path:
+    """Where the dense training is: a study keeps its runs side by side."""
+    assert not isinstance(spec.dense, ModelSpec)
+    if isinstance(spec.dense, str):
+        return Path(spec.dense)
+    place = folder.parent / folder_name(spec.dense)
+    if isinstance(spec.dense, BestSpec) and (place / RESULT).is_file():
+        place = folder.parent / read_json(place / RESULT)["chosen"]
+    return place
+
+
+def _from_elsewhere(spec: ModelSpec) -> Opened:
+    suite = load_suite(spec.suite, spec.root, spec.pixels, on_corrupt=spec.on_corrupt)
+    sources = divide(suite, spec.targets, spec.train.seed)
+    model = _own(spec) if ":" in spec.model else _of_timm(spec, suite)
+    notes = {"suite": suite.name, "targets": list(spec.targets), "sources": list(sources.train)}
+    card = ModelCard(suite.classes, suite.pixels, suite.mean, suite.std, notes)
+    return Opened(model.eval(), Erm(), card, sources, spec.train)
+
+
+def _own(spec: ModelSpec) -> nn.Module:
+    module, _, name = spec.model.partition(":")
+    if os.getcwd() not in sys.path:  # the command's own folder is there, not the user's
+        sys.path.insert(0, os.getcwd())
+    try:
+        factory = getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError) as error:
+        raise DapError(f"there is no {spec.model}: {error}") from None
+    model = factory()
+    if not isinstance(model, nn.Module):
+        raise DapError(f"{spec.model} gives a {type(model).__name__}: it must give a torch.nn.Module")
+    if spec.weights is not None:
+        load_model(model, Path(spec.weights))
+    return model
+
+
+def _of_timm(spec: ModelSpec, suite: Suite) -> nn.Module:
+    if spec.weights is None:
+        raise DapError(f"{spec.model} needs weights: give a file, or train it with dap train")
+    classes = len(suite.classes)
+    pixels = None if spec.model == "small_resnet" else suite.pixels
+    if spec.weights == "pretrained":
+        model = create_classifier(spec.model, classes, "pretrained", pixels=pixels)
+        fresh = getattr(model.network, "pretrained_cfg", {}).get("num_classes") != classes
+    else:
+        model = create_classifier(spec.model, classes, None, pixels=pixels)
+        fresh = bool(load_weights(model, spec.weights).fresh)
+    if fresh:
+        raise DapError(
+            f"the weights of {spec.model} have no head for {classes} classes: train it first, with dap train"
+        )
+    return model
+
+
+def save_model(model: nn.Module, path: Path, card: ModelCard) -> None:
+    """A classifier with its card; of a user's own model the tensors, by their names in it."""
+    if isinstance(model, Classifier) and model.recipe is not None:
+        save_classifier(model, path, card)
+        return
+    tensors = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in model.state_dict().items()}
+    with replacing(path) as temporary:
+        safetensors.torch.save_file(tensors, temporary)
+
+
+def load_model(model: nn.Module, path: Path) -> None:
+    """All tensors of the model, from a file that has them by their names."""
+    tensors = read_weights(path)
+    try:
+        model.load_state_dict(tensors)
+    except RuntimeError as error:
+        raise DapError(f"{path} does not fit the model: {str(error).splitlines()[1].strip()}") from None
