@@ -38,26 +38,28 @@ ORDER = ["random", "magnitude per layer", "magnitude", "taylor", "wanda", "movem
 ORDER += ["magnitude fine-tuned", "ior", "dss"]
 
 
+STEPS = {"dense": 600, "masks": 500, "tuning": 100}  # tuning: at each of five sparsities
+
+
 def run(out: Path, target: str, seed: int) -> dict[str, dict]:
     """Train one dense model and prune it by every method."""
     torch.set_num_threads(1)
     folder = out / f"{target}-{seed}"
-    config = TrainConfig(600, 1e-3, schedule="cosine", freeze_norms=False, check_every=100, seed=seed)
+    config = TrainConfig(STEPS["dense"], 1e-3, schedule="cosine", freeze_norms=False, check_every=100, seed=seed)
     spec = TrainSpec("digits", (target,), backbone="small_resnet", weights=None, train=config)
     if not (folder / "dense" / "result.json").exists():
         train_dense(spec, folder / "dense")
-    mask_learning, tuning = PruneConfig(steps=500, seed=seed), FinetuneConfig(steps=100, check_every=50)
+    mask_learning = PruneConfig(steps=STEPS["masks"], seed=seed)
     results = {}
     for name in sorted(ORDER):
-        if (
-            name == "dap ranking" and not (folder / "dap-ranking").exists()
-        ):  # it ends the same way: no need to learn again
-            (folder / "dap-ranking").mkdir()
-            shutil.copy(folder / "dap" / "state.safetensors", folder / "dap-ranking")
+        place = folder / name.replace(" ", "-")
+        if name == "dap ranking" and not place.exists():  # learning ends the same way: no need to do it again
+            place.mkdir()
+            shutil.copy(folder / "dap" / "state.safetensors", place)
         # Movement takes as many steps as mask learning, and so does fine-tuning for its five sparsities together.
-        finetune = FinetuneConfig() if name == "movement" else tuning
-        spec = PruneSpec(str(folder / "dense"), **ROWS[name], prune=mask_learning, finetune=finetune)
-        results[name] = prune_dense(spec, folder / name.replace(" ", "-"))
+        tuning = FinetuneConfig() if name == "movement" else FinetuneConfig(STEPS["tuning"], check_every=50)
+        wish = {"sparsities": SPARSITIES, "prune": mask_learning, "finetune": tuning, **ROWS[name]}
+        results[name] = prune_dense(PruneSpec(str(folder / "dense"), **wish), place)
     return results
 
 

@@ -1,5 +1,6 @@
 import math
 
+import baselines
 import scoring
 import step
 
@@ -20,3 +21,16 @@ def test_scoring_benchmark_on_a_small_model():
     assert result["same_masks"] == 1
     assert result["over_torch_prune"] < 0.5
     assert result["peak_copies"] < 3
+
+
+def test_the_comparison_of_methods_on_a_small_scale(tmp_path, monkeypatch):
+    monkeypatch.setattr(baselines, "STEPS", {"dense": 2, "masks": 2, "tuning": 1})
+    monkeypatch.setattr(baselines, "DOMAINS", ("plain",))
+    monkeypatch.setattr(baselines, "SPARSITIES", (0.5,))
+    results = dict.fromkeys([("plain", 0), ("plain", 1)], baselines.run(tmp_path, "plain", 0))
+    table = baselines.table(results, [0, 1], "unseen")
+    assert [line.split("|")[1].strip() for line in table.splitlines()[4:]] == [
+        baselines.TITLES[name] for name in baselines.ORDER
+    ]
+    assert "± 0.0" in table
+    assert "| DAP |" in baselines.by_target(results, [0, 1], 0.5)
