@@ -2,7 +2,7 @@
 
     python benchmarks/studies.py
 
-Three times the same study, each in a folder of its own: by one worker of one thread, by two workers of one thread, and by
+Three times the same study, each in a folder of its own: by one worker of one thread, by two of them, and by
 one worker of two threads. The last line is one JSON object; `identical` says whether the first two came to the same.
 """
 

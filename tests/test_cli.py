@@ -27,7 +27,8 @@ def usage_error(*arguments: str) -> object:
 
 
 @pytest.mark.parametrize(
-    "arguments", [[], ["--help"], ["data", "check", "--help"], ["train", "--help"], ["prune", "--help"]]
+    "arguments",
+    [[], ["--help"], ["data", "check", "--help"], ["train", "--help"], ["prune", "--help"], ["study", "run", "--help"]],
 )
 def test_help_imports_nothing_heavy(arguments: list[str]) -> None:
     program = (
@@ -202,3 +203,43 @@ def test_prune_names_what_is_wrong(arguments, message, tmp_path, capsys) -> None
     assert main(["prune", str(tmp_path), "--out", str(tmp_path / "out"), *arguments]) == 1
     assert message in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
+
+
+STUDY = """
+name: tiny
+train:
+  suite: digits
+  target: {target}
+  backbone: small_resnet
+  weights: null
+  train: {{steps: 2, batch_size: 4, freeze_norms: false}}
+prune:
+  method: magnitude
+  sparsities: [0.5]
+"""
+
+
+def test_a_study_from_the_command(tmp_path: Path) -> None:
+    (tmp_path / "study.yaml").write_text(STUDY.format(target="[plain, moon]"))
+    command = Path(sys.executable).with_name("dap")
+
+    def call(*arguments: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run([command, "study", *arguments], cwd=tmp_path, capture_output=True, text=True)
+
+    assert call("status", "study.yaml").stdout == "tiny: 4 runs, 4 waiting\n"
+    done = call("run", "study.yaml", "--workers", "1")
+    assert done.returncode == 1, done.stderr
+    assert "2 of 4 runs are done, in runs/tiny" in done.stdout
+    assert "digits has no domain 'moon'" in done.stdout
+    status = call("status", "study.yaml", "--json")
+    assert status.returncode == 1
+    states = [row["state"] for row in json.loads(status.stdout)["runs"]]
+    assert states == ["done", "done", "failed", "waiting"]
+    again = call("run", "study.yaml", "--json")  # what failed stays failed
+    assert json.loads(again.stdout)["outcomes"] == {}
+    (tmp_path / "study.yaml").write_text(STUDY.format(target="[plain, rotated]"))
+    assert call("retry", "study.yaml", "--shard", "2/2").returncode == 0
+    assert call("status", "study.yaml").stdout == "tiny: 4 runs, 4 done\n"
+    assert call("run", "study.yaml", "--shard", "3/2").stderr == (
+        "dap: shard is '3/2'; give a part and how many there are, as in 2/5\n"
+    )

@@ -181,7 +181,7 @@ def apportion(shares: Mapping[str, float], caps: Mapping[str, int], total: int, 
 
 def _divide(scores: Scores) -> tuple[set[str], dict[str, Tensor]]:
     """The names of the layers that are kept whole, and the scores of the rest."""
-    whole = {name for name, score in scores.items() if score.flatten()[0].isposinf() and score.isposinf().all()}
+    whole = {name for name, score in scores.items() if score[(0,) * score.ndim].isposinf() and score.isposinf().all()}
     rest = {name: score.detach() for name, score in scores.items() if name not in whole}
     if not rest:
         raise DapError("there is no layer to cut: all are kept whole")
@@ -280,7 +280,7 @@ def _best_of_groups(score: Tensor, n: int, m: int) -> Tensor:
         raise _not_sound()
     along = score.movedim(1, -1) if score.ndim > 1 else score  # [out, in, …] → [out, …, in]
     inputs = along.shape[-1]
-    padded = torch.nn.functional.pad(along.float(), (0, -inputs % m), value=-math.inf)
+    padded = torch.nn.functional.pad(along, (0, -inputs % m), value=-math.inf)
     groups = padded.reshape(-1, m)
     order = torch.argsort(groups, dim=1, descending=True, stable=True)
     mask = torch.zeros_like(groups, dtype=torch.bool).scatter_(1, order[:, :n], True)

@@ -7,19 +7,21 @@ from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import nn
 
 from dap.allocation import ALLOCATIONS, n_of_m
 from dap.config import UNSET, PruneConfig, TrainConfig
-from dap.criteria import CHANNEL_LEVEL, CRITERIA, Calibration, Criterion, News, Scores
+from dap.criteria import CHANNEL_LEVEL, CRITERIA, Calibration, News, Scores
 from dap.errors import DapError
 from dap.masking import bake, every_weight, maskable_weights
 from dap.masks import Masks
 from dap.methods import METHODS, SPARSITIES
 from dap.observation import order_of_use
 from dap.sources import Source
+from dap.trainer import TrainStats
 from dap.training import finetune
 
 _BY_CHANNEL = ("channels", "global_channels")
@@ -76,39 +78,75 @@ def prune(
         train = train.resolved()
     if allocation == "path" and (highest := max(map(float, cuts))) > config.target_sparsity:
         raise DapError(f"mask learning ends at target_sparsity={config.target_sparsity}: raise it to reach {highest}")
-    return _prune(model, data, method, allocation, cuts, config, train, validation, tune, skip)
+    left = {wish: cut for wish, cut in cuts.items() if wish not in skip}
+    pruning = _Pruning(model, data, method, allocation, config, train, validation or {}, tune)
+    return pruning.results(list(cuts), left) if left else iter(())
 
 
-def _prune(
-    model: nn.Module,
-    data: Calibration,
-    method: str,
-    allocation: str,
-    cuts: Mapping[str, Callable[..., Masks]],
-    config: PruneConfig,
-    train: TrainConfig,
-    validation: Mapping[str, Source] | None,
-    tune: bool,
-    skip: Container[str],
-) -> Iterator[Pruned]:
-    if all(wish in skip for wish in cuts):
-        return
-    wished = [float(wish) for wish in cuts] if allocation == "path" else []
-    scores = _criterion(method, config, train, wished)(model, data, tuple(config.include), tuple(config.exclude))
-    if allocation in _BY_CHANNEL or ":" in allocation:
-        _keep_whole(scores, model, data, allocation)
-    for wish, cut in cuts.items():
-        if wish in skip:
-            continue
-        passed = scores.passed.get(float(wish)) if allocation == "path" else None
-        masks = cut(scores) if passed is None else passed
-        _warn_if_far(masks, wish)
-        sparse = bake(scores.model or model, masks)
-        checkpoint = _finetune(sparse, masks, wish, data, train, validation) if tune else None
-        made_by = "global" if allocation == "path" and passed is None else allocation
-        yield Pruned(wish, masks, sparse, made_by, moved=tune or scores.model is not None)
-        if checkpoint is not None and data.engine.first:  # only now is it in the caller's hands
-            checkpoint.unlink(missing_ok=True)
+@dataclass(frozen=True)
+class _Pruning:
+    """What was asked for, in full."""
+
+    model: nn.Module
+    data: Calibration
+    method: str
+    allocation: str
+    config: PruneConfig
+    train: TrainConfig
+    validation: Mapping[str, Source]
+    tune: bool
+
+    def results(self, wishes: Sequence[str], cuts: Mapping[str, Callable[..., Masks]]) -> Iterator[Pruned]:
+        """A result for each of `cuts`; `wishes` are those that were made before, too."""
+        scores = self._scores(wishes)
+        for wish, cut in cuts.items():
+            passed = scores.passed.get(float(wish)) if self.allocation == "path" else None
+            masks = cut(scores) if passed is None else passed
+            _warn_if_far(masks, wish)
+            sparse = bake(scores.model or self.model, masks)
+            checkpoint = self._finetune(sparse, masks, wish) if self.tune else None
+            made_by = "global" if self.allocation == "path" and passed is None else self.allocation
+            yield Pruned(wish, masks, sparse, made_by, moved=self.tune or scores.model is not None)
+            if checkpoint is not None and self.data.engine.first:  # only now is it in the caller's hands
+                checkpoint.unlink(missing_ok=True)
+
+    def _scores(self, wishes: Sequence[str]) -> Scores:
+        criterion: Callable[..., Scores] = CRITERIA[self.method]
+        options: dict[str, Any] = {"include": tuple(self.config.include), "exclude": tuple(self.config.exclude)}
+        if METHODS[self.method].learns:
+            milestones = [float(wish) for wish in wishes] if self.allocation == "path" else []
+            options |= {"config": self.config, "milestones": milestones}
+        if self.method == "movement":
+            options["config"] = self.train
+        scores = criterion(self.model, self.data, **options)
+        if self.allocation in _BY_CHANNEL or ":" in self.allocation:
+            _keep_whole(scores, self.model, self.data, self.allocation)
+        return scores
+
+    def _finetune(self, sparse: nn.Module, masks: Masks, wish: str) -> Path | None:
+        """Train on, in place; the file that it was saved in on the way."""
+        data, steps, report = self.data, self.train.steps, self.data.on_step
+        file = f"finetuning-{wish.replace(':', '-of-')}.safetensors"
+        checkpoint = None if data.checkpoint is None else Path(data.checkpoint).with_name(file)
+
+        def tell(stats: TrainStats) -> None:
+            if report is not None:
+                text = f"loss {stats.loss:.3f}"
+                report(News(f"fine-tuning at {wish}", stats.step, steps, text, stats._asdict()))
+
+        found = finetune(
+            sparse,
+            masks,
+            data.sources,
+            self.train,
+            objective=data.objective,
+            validation=self.validation,
+            checkpoint=checkpoint,
+            on_step=tell,
+            engine=data.engine,
+        )
+        data.check_whole(found.interrupted)
+        return checkpoint
 
 
 def _warn_if_far(masks: Masks, wish: str) -> None:
@@ -139,15 +177,6 @@ def _cuts(method: str, allocation: str, sparsities: Sequence[float] | None) -> d
     return cuts
 
 
-def _criterion(method: str, config: PruneConfig, train: TrainConfig, milestones: Sequence[float]) -> Criterion:
-    criterion = CRITERIA[method]
-    if METHODS[method].learns:
-        return partial(criterion, config=config, milestones=milestones)  # pyright: ignore[reportCallIssue]
-    if method == "movement":
-        return partial(criterion, config=train)  # pyright: ignore[reportCallIssue]
-    return criterion
-
-
 def _keep_whole(scores: Scores, model: nn.Module, data: Calibration, allocation: str) -> None:
     """Leave whole what cannot be cut so: the head, whose channels are the classes, and transposed convolutions."""
     transposed = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)  # their rows are inputs
@@ -157,31 +186,3 @@ def _keep_whole(scores: Scores, model: nn.Module, data: Calibration, allocation:
         whole |= set(order_of_use(model, weights, data.inputs(next(iter(weights.values())).device))[-1:])
     for name in whole & set(scores):
         scores[name] = torch.full((1,), math.inf).expand(scores[name].shape)
-
-
-def _finetune(
-    sparse: nn.Module,
-    masks: Masks,
-    wish: str,
-    data: Calibration,
-    train: TrainConfig,
-    validation: Mapping[str, Source] | None,
-) -> Path | None:
-    """Train on, in place; the file that it was saved in on the way."""
-    steps, report, stage = train.resolved().steps, data.on_step, f"fine-tuning at {wish}"
-    file = f"finetuning-{wish.replace(':', '-of-')}.safetensors"
-    checkpoint = None if data.checkpoint is None else Path(data.checkpoint).with_name(file)
-    found = finetune(
-        sparse,
-        masks,
-        data.sources,
-        train,
-        objective=data.objective,
-        validation=validation,
-        checkpoint=checkpoint,
-        on_step=report
-        and (lambda stats: report(News(stage, stats.step, steps, f"loss {stats.loss:.3f}", stats._asdict()))),
-        engine=data.engine,
-    )
-    data.check_whole(found.interrupted)
-    return checkpoint
