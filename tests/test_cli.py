@@ -187,6 +187,15 @@ def test_prune_by_any_method(tmp_path: Path) -> None:
     assert result == json.loads((out / "result.json").read_text())
     assert result["sparse"]["0.8"]["allocation"] == "erk"
     assert result["sparse"]["0.8"]["weights moved"]
+    evaluated = subprocess.run(
+        [command, "evaluate", out, "--sparsity", "0.8", "--json"], capture_output=True, text=True
+    )
+    found = json.loads(evaluated.stdout)
+    for domain, accuracy in result["sparse"]["0.8"]["validation"].items():
+        assert found["sources"][domain]["held out"]["accuracy"] == pytest.approx(accuracy)
+    assert found["targets"]["plain"]["80 %"]["accuracy"] == pytest.approx(
+        result["sparse"]["0.8"]["targets"]["plain"]["80 %"]
+    )
     model, masks, _ = load_pruned(out, 0.8)
     assert "network.head.weight" not in masks
     assert model.get_parameter("network.head.weight").ne(0).all()
@@ -243,3 +252,8 @@ def test_a_study_from_the_command(tmp_path: Path) -> None:
     assert call("run", "study.yaml", "--shard", "3/2").stderr == (
         "dap: shard is '3/2'; give a part and how many there are, as in 2/5\n"
     )
+
+
+def test_evaluate_names_what_is_wrong(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["evaluate", str(tmp_path)]) == 1
+    assert "no spec.json in" in capsys.readouterr().err

@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 
 from dap.errors import DapError
 from dap.verbs.data import data_check
+from dap.verbs.evaluate import evaluate_run
 from dap.verbs.prune import prune_suite
 from dap.verbs.study import study_retry, study_run, study_status
 from dap.verbs.train import train_suite
@@ -13,6 +14,7 @@ from dap.verbs.train import train_suite
 VERBS: dict[str, Callable[..., int]] = {
     "train": train_suite,
     "prune": prune_suite,
+    "evaluate": evaluate_run,
     "study run": study_run,
     "study status": study_status,
     "study retry": study_retry,

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 from torch import nn
 
@@ -55,7 +56,7 @@ def agnostic(
     include: tuple[str, ...] = (),
     exclude: tuple[str, ...] = (),
     config: PruneConfig | None = None,
-    milestones: Sequence[float] = (),
+    **options: Any,
 ) -> Scores:
     """The same with α = 0: the domains' disagreement plays no part."""
-    return dap(model, data, include, exclude, replace(config or PruneConfig(), alpha=0.0), milestones)
+    return dap(model, data, include, exclude, replace(config or PruneConfig(), alpha=0.0), **options)
