@@ -5,7 +5,7 @@ import pytest
 from dap.studies.cluster import run_on_ray
 from dap.studies.events import Events
 from dap.studies.local import run_locally
-from studies.small import contents, leftovers, make_study
+from small_studies import contents, leftovers, make_study
 
 ray = pytest.importorskip("ray")
 

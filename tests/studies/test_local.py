@@ -14,7 +14,7 @@ import pytest
 from dap.studies.events import Events
 from dap.studies.local import run_locally
 from dap.studies.status import forget_failure, status
-from studies.small import STUDY, contents, leftovers, make_study
+from small_studies import STUDY, contents, leftovers, make_study
 
 
 @pytest.fixture(scope="module")
