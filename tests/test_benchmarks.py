@@ -1,5 +1,7 @@
 import math
 
+import pytest
+
 import baselines
 import scoring
 import step
@@ -23,6 +25,7 @@ def test_scoring_benchmark_on_a_small_model():
     assert result["peak_copies"] < 3
 
 
+@pytest.mark.slow
 def test_the_comparison_of_methods_on_a_small_scale(tmp_path, monkeypatch):
     monkeypatch.setattr(baselines, "STEPS", {"dense": 2, "masks": 2, "tuning": 1})
     monkeypatch.setattr(baselines, "DOMAINS", ("plain",))

@@ -62,7 +62,7 @@ class Trainer:
             for name, mask in (masks or {}).items():
                 weight = model.get_parameter(name)
                 self.kept[names[id(weight)]] = mask.to(self.device)
-                weight.mul_(self.kept[names[id(weight)]])
+                weight.masked_fill_(~self.kept[names[id(weight)]], 0)
         for name in movement:
             if name not in self.weights:
                 raise DapError(f"{name} does not move: set requires_grad on it")
@@ -132,7 +132,7 @@ class Trainer:
             # Without a gradient Adam leaves a zero where it is.
             for name, mask in self.kept.items():
                 if (gradient := found.weights.get(name)) is not None:
-                    found.weights[name] = gradient * mask
+                    found.weights[name] = gradient.masked_fill(~mask, 0)
             return found
 
         advance = partial(_first_step, rate=rate, decay=self.config.weight_decay)

@@ -199,6 +199,7 @@ def test_a_frozen_gradient_has_no_part_for_what_is_learned(name):
 @EVERY
 def test_a_step_that_fails_leaves_everything_as_it_was(name):
     model, objective = trained(name)
+    objective.trained = 0  # the model's turn, where they take turns
     trainer = Trainer(model, objective, TrainConfig(steps=2, learning_rate=0.05))
     model.get_parameter("network.head.bias").data[0] = float("inf")
     before, weights = state_of(objective), copy.deepcopy(model.state_dict())

@@ -70,6 +70,7 @@ def test_workers_that_are_killed_at_random(undisturbed, tmp_path):
     assert children() == []
 
 
+@pytest.mark.slow
 def test_a_run_that_is_killed_again_and_again_fails_and_the_rest_is_done(tmp_path):
     study = make_study(tmp_path, STUDY.replace("target: [outline, plain]\n  seed: [0, 1]", "target: outline"))
     dense, magnitude, dap = study.runs
@@ -107,6 +108,7 @@ def _work(folder: Path) -> None:
     run_locally(study, list(study.runs), workers=1)
 
 
+@pytest.mark.slow
 def test_two_processes_on_one_study_never_do_the_same_run(undisturbed, tmp_path):
     context = multiprocessing.get_context("spawn")
     both = [context.Process(target=_work, args=(tmp_path,)) for _ in range(2)]

@@ -41,6 +41,7 @@ def train_dense(
 ) -> dict[str, Any]:
     """Train, save model and objective in `folder`, and evaluate on the unseen domains. A run that was stopped goes on.
 
+    >>> from dap.config import TrainConfig
     >>> spec = TrainSpec("digits", ("rotated",), backbone="small_resnet", weights=None, train=TrainConfig(steps=2))
     >>> list(train_dense(spec, tmp / "run")["targets"])
     ['rotated']

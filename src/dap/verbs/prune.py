@@ -11,12 +11,11 @@ if TYPE_CHECKING:
 
 
 def prune_suite(
-    dense: str | None = None,
+    dense: str,
     *,
     out: str,
-    model: str | None = None,
-    weights: str | None = None,
     suite: str | None = None,
+    weights: str | None = None,
     targets: str | None = None,
     root: str | None = None,
     pixels: int = 224,
@@ -37,13 +36,13 @@ def prune_suite(
 
     Example: dap prune runs/coral --method taylor --sparsities 0.5,0.8 --out runs/coral-taylor
 
-    Example: dap prune --model mine.nets:build --suite images --targets night --out runs/mine
+    Example: dap prune mine.nets:build --suite images --targets night --out runs/mine
 
     Args:
-        dense: the folder of a dense training; or, in its stead, --model and --suite
-        model: your own, as package.module:factory, or one of timm
-        weights: of that model: a file, or pretrained
-        suite: the images: a benchmark's name, a folder <domain>/<class>/<image>, a .csv or .parquet, or hf:<name>
+        dense: the folder of a dense training; with --suite your own model, as package.module:factory, or one of timm
+        suite: images for your own model: a benchmark's name, a folder <domain>/<class>/<image>, a .csv or .parquet, or
+            hf:<name>
+        weights: of your own model: a file or, for one of timm, pretrained
         targets: unseen domains, for evaluation, separated by commas (default: none)
         root: the folder that holds the benchmark's own (default: data)
         pixels: the side of the images
@@ -72,7 +71,7 @@ def prune_suite(
     from dap.runs import PruneSpec, prune_dense
 
     spec = PruneSpec(
-        _dense(dense, model, weights, suite, targets, root, pixels),
+        _dense(dense, suite, weights, targets, root, pixels),
         method,
         None if sparsities is None else _numbers("sparsities", sparsities),
         allocation,
@@ -99,24 +98,16 @@ def prune_suite(
 
 
 def _dense(
-    dense: str | None,
-    model: str | None,
-    weights: str | None,
-    suite: str | None,
-    targets: str | None,
-    root: str | None,
-    pixels: int,
+    dense: str, suite: str | None, weights: str | None, targets: str | None, root: str | None, pixels: int
 ) -> "ModelSpec | str":
     from dap.specs import ModelSpec
 
-    if dense is not None:
-        if model is not None or suite is not None:
-            raise DapError("give either the folder of a dense training, or --model and --suite")
+    if suite is None:
+        if weights is not None or targets is not None:
+            raise DapError("weights and targets are for a model of your own: give its images with --suite")
         return str(Path(dense))
-    if model is None or suite is None:
-        raise DapError("give the folder of a dense training, or --model and --suite")
     names = tuple(name.strip() for name in targets.split(",")) if targets else ()
-    return ModelSpec(model, suite, names, root=root, pixels=pixels, weights=weights)
+    return ModelSpec(dense, suite, names, root=root, pixels=pixels, weights=weights)
 
 
 def _numbers(name: str, text: str) -> tuple[float, ...]:
