@@ -1,23 +1,55 @@
 """A function's parameters as flags, with types and help from its signature and docstring."""
 
+import argparse
 import inspect
+import re
+import sys
 from collections.abc import Callable, Sequence
+from typing import NoReturn
 
-from jsonargparse import ArgumentParser
+from jsonargparse import ArgumentParser, DefaultHelpFormatter
 
 
 def call(function: Callable[..., int], name: str, arguments: Sequence[str]) -> int:
     """Call `function` with what the command line says; `--config file.yaml` gives values that flags override."""
-    # The docstring's sections are for the flags; what stands before them introduces the verb.
-    introduction = (function.__doc__ or "").split("\n\n    Args:")[0]
-    parser = ArgumentParser(prog=name, description=introduction)
-    parser.add_argument("--config", action="config", help="a YAML file with values for these options")
-    parser.add_function_arguments(function, as_group=False, as_positional=True)
-    values = parser.instantiate(parser.parse_args(_switched(function, arguments)))
+    parser = make_parser(function, name)
+    values = parser.instantiate(parser.parse_args(_switched(parser, arguments)))
     return function(**{key: value for key, value in values.items() if key != "config"})
 
 
-def _switched(function: Callable[..., int], arguments: Sequence[str]) -> list[str]:
-    """`--json` stands for `--json true`."""
-    switches = {f"--{key}" for key, value in inspect.signature(function).parameters.items() if value.annotation is bool}
-    return [f"{argument}=true" if argument in switches else argument for argument in arguments]
+class _Formatter(argparse.RawDescriptionHelpFormatter, DefaultHelpFormatter):
+    """Examples keep their lines."""
+
+
+class _Parser(ArgumentParser):
+    def error(self, message: str, ex: Exception | None = None) -> NoReturn:
+        """One line, without the whole usage and the types of Python."""
+        line = " ".join(message.split())
+        if found := re.match(r'Parser key "(.+?)":.*(?:Given|Got) value: (.*)', line):
+            line = f"{found[1]} cannot be {found[2]}"
+        print(f"{self.prog}: {line.replace('Parser key ', '')} (see {self.prog} --help)", file=sys.stderr)
+        raise SystemExit(2) from ex
+
+
+def make_parser(function: Callable[..., int], name: str) -> ArgumentParser:
+    """A parser whose help begins with what the docstring says before its sections, which are for the flags."""
+    introduction = inspect.cleandoc(function.__doc__ or "").split("\n\nArgs:")[0]
+    parser = _Parser(prog=name, description=introduction, formatter_class=_Formatter)
+    parser.add_argument("--config", action="config", help="a YAML file with values for these options")
+    parser.add_function_arguments(function, as_group=False, as_positional=True)
+    for action in parser._actions:  # --dry-run is how it is written; --dry_run will do
+        for option in action.option_strings:
+            parser._option_string_actions[option.replace("_", "-")] = action
+        action.option_strings = [option.replace("_", "-") for option in action.option_strings]
+    return parser
+
+
+def _switched(parser: ArgumentParser, arguments: Sequence[str]) -> list[str]:
+    """`--json` alone stands for `--json true`."""
+    options = parser._option_string_actions.items()
+    switches = {option for option, action in options if getattr(action, "_typehint", None) is bool}
+    following = [*arguments[1:], ""]
+    return [
+        f"{argument}=true" if argument in switches and after.lower() not in ("true", "false") else argument
+        for argument, after in zip(arguments, following, strict=False)
+    ]

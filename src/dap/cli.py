@@ -4,8 +4,9 @@ import sys
 from collections.abc import Callable, Sequence
 
 from dap.errors import DapError
+from dap.verbs.completion import completion_script
 from dap.verbs.data import data_check
-from dap.verbs.evaluate import evaluate_run
+from dap.verbs.evaluate import evaluate_models
 from dap.verbs.prune import prune_suite
 from dap.verbs.study import study_retry, study_run, study_status
 from dap.verbs.train import train_suite
@@ -14,11 +15,12 @@ from dap.verbs.train import train_suite
 VERBS: dict[str, Callable[..., int]] = {
     "train": train_suite,
     "prune": prune_suite,
-    "evaluate": evaluate_run,
+    "evaluate": evaluate_models,
     "study run": study_run,
     "study status": study_status,
     "study retry": study_retry,
     "data check": data_check,
+    "completion": completion_script,
 }
 
 

@@ -70,3 +70,18 @@ def stages(quiet: bool = False) -> Iterator[Callable[[str, int, int, str], None]
             bar.update(tasks[stage], completed=step, note=note)
 
         yield advance
+
+
+def duration(seconds: float) -> str:
+    """For people.
+
+    >>> duration(5.2), duration(70), duration(3 * 3600 + 120)
+    ('5 s', '1 min 10 s', '3 h 2 min')
+    """
+    if seconds < 60:
+        return f"{seconds:.0f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    if minutes < 60:
+        return f"{minutes} min {rest} s"
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes} min"

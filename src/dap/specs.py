@@ -112,8 +112,24 @@ class PruneSpec:
         return values
 
 
-Spec = TrainSpec | BestSpec | PruneSpec
-KINDS: dict[str, type[Spec]] = {cls.kind: cls for cls in (TrainSpec, BestSpec, PruneSpec)}
+@dataclass(frozen=True)
+class EvaluateSpec:
+    """An evaluation of the models of a training or of a pruning."""
+
+    run: TrainSpec | BestSpec | PruneSpec | str  # or its folder
+    sparsities: tuple[float | str, ...] | None = None  # of a pruning, or patterns, as they were asked for; None: all
+    threads: int | None = None
+
+    kind: typing.ClassVar[str] = "evaluate"
+
+    def canonical(self) -> dict[str, Any]:
+        values = {**asdict(self), "run": self.run if isinstance(self.run, str) else self.run.canonical()}
+        values["sparsities"] = None if self.sparsities is None else [str(wish) for wish in self.sparsities]
+        return values
+
+
+Spec = TrainSpec | BestSpec | PruneSpec | EvaluateSpec
+KINDS: dict[str, type[Spec]] = {cls.kind: cls for cls in (TrainSpec, BestSpec, PruneSpec, EvaluateSpec)}
 
 
 def identity(spec: Spec) -> str:

@@ -90,7 +90,7 @@ def test_a_search_is_a_study_whose_best_is_pruned(tmp_path):
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        ("name: small", "nam: small", "study.yaml has no option 'nam'; it has name, out, threads, train, prune"),
+        ("name: small", "nam: small", "study.yaml has no option 'nam'; it has name, out, threads, train, model"),
         ("threads: 2", "threads: 0", "threads is 0; it must be a whole number of at least 1"),
         ("  train: {steps: 4}", "  train: {stepz: 4}", "train.train has no option 'stepz'; it has steps"),
         ("  suite: digits\n", "", "train needs suite"),

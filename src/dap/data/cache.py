@@ -74,15 +74,21 @@ class Cached:
 
 def require_space(listings: Iterable[Listing], pixels: int, folder: Path) -> None:
     """Refuses to begin what would not fit on the disk: all of a suite that is not in `folder` yet."""
-    needed = 0
-    for listing in listings:
-        whole = _home(listing, pixels, folder)
-        if not whole.is_dir():
-            needed += (len(listing) - _finished(_partial(whole))) * _bytes(pixels)
+    needed = missing(listings, pixels, folder) * _bytes(pixels)
     there = next(parent for parent in (folder.absolute(), *folder.absolute().parents) if parent.is_dir())
     free = shutil.disk_usage(there).free
     if needed > free:
         raise DapError(f"decoded images need {needed:,} bytes in {folder}, where {free:,} are free: {REMEDY}")
+
+
+def missing(listings: Iterable[Listing], pixels: int, folder: Path) -> int:
+    """How many images are not in `folder` yet."""
+    absent = 0
+    for listing in listings:
+        whole = _home(listing, pixels, folder)
+        if not whole.is_dir():
+            absent += len(listing) - _finished(_partial(whole))
+    return absent
 
 
 def cached(listing: Listing, pixels: int, folder: Path, title: str) -> Cached:

@@ -26,7 +26,7 @@ def choose_best(spec: BestSpec, folder: str | Path) -> dict[str, Any]:
         found = read_json(file)["score"]
         scores.append(SourceScore(len(scores), found["accuracy"], found["loss"]))
     best = training_domain_validation(scores).step
-    with working_in(folder, spec, Engine()):
+    with working_in(folder, spec, Engine()):  # made twice, it is made the same
         result = {"spec": asdict(spec), "chosen": names[best], "score": asdict(scores[best])}
         result["accuracy"] = {name: score.mean_accuracy for name, score in zip(names, scores, strict=True)}
         write_json(folder / RESULT, result)

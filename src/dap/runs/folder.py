@@ -34,6 +34,7 @@ SPEC, RESULT, FAILURE, METRICS, ENVIRONMENT = (
 STATE = "state.safetensors"  # what going on needs
 _FORMAT = 1
 _LOCK = ".lock"
+_ROW = 2**14  # bytes, which hold at least one
 
 
 class Busy(DapError):
@@ -130,6 +131,22 @@ def read_metrics(folder: str | Path) -> list[dict[str, Any]]:
         rows.pop(key, None)
         rows[key] = row
     return list(rows.values())
+
+
+def last_metrics(folder: str | Path) -> dict[str, Any] | None:
+    """The last whole row of the log, without reading all of it; None if there is none yet."""
+    try:
+        with open(Path(folder) / METRICS, "rb") as file:
+            file.seek(max(0, os.path.getsize(file.name) - _ROW))
+            whole = file.read().split(b"\n")[1 if file.tell() > _ROW else 0 : -1]
+    except FileNotFoundError:
+        return None
+    for line in reversed(whole):
+        try:
+            return json.loads(line)
+        except ValueError:
+            continue
+    return None
 
 
 def write_json(file: Path, values: Any) -> None:

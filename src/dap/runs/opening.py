@@ -10,7 +10,7 @@ import safetensors.torch
 from torch import nn
 
 from dap.config import TrainConfig
-from dap.data import Suite, load_suite
+from dap.data import Suite
 from dap.dense import load_dense
 from dap.errors import DapError
 from dap.files import replacing
@@ -18,8 +18,8 @@ from dap.models import Classifier, ModelCard, create_classifier, load_weights, s
 from dap.models.weights import read_weights
 from dap.objectives import Erm, Objective
 from dap.runs.folder import RESULT, read_json, read_spec
-from dap.runs.sources import Sources, divide
-from dap.specs import BestSpec, ModelSpec, PruneSpec, TrainSpec, folder_name
+from dap.runs.sources import Sources, divide, suite_of
+from dap.specs import BestSpec, ModelSpec, PruneSpec, Spec, TrainSpec, folder_name
 
 
 @dataclass(frozen=True)
@@ -36,36 +36,35 @@ class Opened:
 def open_dense(spec: PruneSpec, folder: Path, moved_to: Path | None = None) -> Opened:
     """What `spec`, whose folder is given, prunes; `moved_to` says where a dense training is now."""
     if isinstance(spec.dense, ModelSpec):
-        return _from_elsewhere(spec.dense)
-    place = moved_to or _place(spec, folder)
+        return open_model(spec.dense, suite_of(spec.dense))
+    place = moved_to or place_of(spec.dense, folder)
     if not place.is_dir():
         raise DapError(f"the dense training {place} is not there: train it, or say where it is")
     model, objective, card = load_dense(place)
     trained = read_spec(place)
     if not isinstance(trained, TrainSpec):
         raise DapError(f"{place} is no dense training: give the folder of one")
-    suite = load_suite(trained.suite, trained.root, trained.pixels, on_corrupt=trained.on_corrupt)
-    return Opened(model, objective, card, divide(suite, trained.targets, trained.train.seed), trained.train)
+    sources = divide(suite_of(trained), trained.targets, trained.train.seed)
+    return Opened(model, objective, card, sources, trained.train)
 
 
 def is_there(spec: PruneSpec, folder: Path, moved_to: Path | None = None) -> bool:
     """Whether the dense training can be looked at."""
-    return not isinstance(spec.dense, ModelSpec) and ((moved_to or _place(spec, folder)) / RESULT).is_file()
+    return not isinstance(spec.dense, ModelSpec) and ((moved_to or place_of(spec.dense, folder)) / RESULT).is_file()
 
 
-def _place(spec: PruneSpec, folder: Path) -> Path:
-    """Where the dense training is: a study keeps its runs side by side."""
-    assert not isinstance(spec.dense, ModelSpec)
-    if isinstance(spec.dense, str):
-        return Path(spec.dense)
-    place = folder.parent / folder_name(spec.dense)
-    if isinstance(spec.dense, BestSpec) and (place / RESULT).is_file():
+def place_of(run: Spec | str, folder: Path) -> Path:
+    """Where a run is that the one in `folder` needs: a study keeps its runs side by side."""
+    if isinstance(run, str):
+        return Path(run)
+    place = folder.parent / folder_name(run)
+    if isinstance(run, BestSpec) and (place / RESULT).is_file():
         place = folder.parent / read_json(place / RESULT)["chosen"]
     return place
 
 
-def _from_elsewhere(spec: ModelSpec) -> Opened:
-    suite = load_suite(spec.suite, spec.root, spec.pixels, on_corrupt=spec.on_corrupt)
+def open_model(spec: ModelSpec, suite: Suite) -> Opened:
+    """A model from elsewhere, to be pruned on the images of `suite`."""
     sources = divide(suite, spec.targets, spec.train.seed)
     model = _own(spec) if ":" in spec.model else _of_timm(spec, suite)
     notes = {"suite": suite.name, "targets": list(spec.targets), "sources": list(sources.train)}

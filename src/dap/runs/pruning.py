@@ -69,7 +69,7 @@ def prune_dense(
     log: list[Metrics] = []
 
     def note(news: News) -> None:
-        log[0].add(**{"stage": news.stage, "step": news.step, **news.values})
+        log[0].add(**{"stage": news.stage, "step": news.step, "steps": news.steps, **news.values})
         if on_step is not None:
             on_step(news)
 
@@ -97,6 +97,8 @@ def prune_dense(
         skip=there,
     )
     with working_in(folder, spec, engine) as metrics, threads(spec.threads):
+        if (done := finished(folder, spec)) is not None:  # someone else has been faster
+            return done
         log.append(metrics)
         if engine.first:
             write_json(folder / _DENSE, {"identity": _identity(model)})

@@ -5,11 +5,12 @@ from dataclasses import dataclass
 
 from torch import nn
 
-from dap.data import Images, Suite, split_suite
+from dap.data import Images, Suite, load_suite, split_suite
 from dap.errors import DapError
 from dap.evaluation import score
 from dap.parallel import ALONE, Ranks
 from dap.sources import Source
+from dap.specs import ModelSpec, TrainSpec
 
 
 @dataclass(frozen=True)
@@ -20,6 +21,10 @@ class Sources:
     held_out: dict[str, Source]
     # By unseen domain: its 80 %, which DomainBed reports, and its 20 %, which the oracle looks at.
     targets: dict[str, dict[str, Source]]
+
+
+def suite_of(spec: TrainSpec | ModelSpec) -> Suite:
+    return load_suite(spec.suite, spec.root, spec.pixels, on_corrupt=spec.on_corrupt)
 
 
 def divide(suite: Suite, targets: tuple[str, ...], seed: int) -> Sources:

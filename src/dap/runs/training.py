@@ -7,14 +7,14 @@ from typing import Any
 
 import torch
 
-from dap.data import Suite, load_suite
+from dap.data import Suite
 from dap.dense import save_dense
 from dap.engine import Engine
 from dap.errors import DapError
 from dap.models import Classifier, ModelCard, create_classifier
 from dap.objectives import OBJECTIVES, Objective
 from dap.runs.folder import RESULT, STATE, as_read, finished, threads, working_in, write_json
-from dap.runs.sources import Sources, divide, on_targets
+from dap.runs.sources import Sources, divide, on_targets, suite_of
 from dap.specs import TrainSpec
 from dap.trainer import TrainStats
 from dap.training import Dense, train
@@ -51,13 +51,15 @@ def train_dense(
         return done
     objective = make_objective(spec.objective, spec.options, spec.suite)
     config = spec.train.resolved(spec.suite, spec.objective)
-    suite = load_suite(spec.suite, spec.root, spec.pixels, on_corrupt=spec.on_corrupt)
+    suite = suite_of(spec)
     sources = divide(suite, spec.targets, config.seed)
-    model = _build(spec, suite, config.seed)
+    model = build(spec, suite)
     with working_in(folder, spec, engine) as metrics, threads(spec.threads):
+        if (done := finished(folder, spec)) is not None:  # someone else has been faster
+            return done
 
         def note(stats: TrainStats) -> None:
-            metrics.add(stage="training", **stats._asdict())
+            metrics.add(stage="training", steps=config.steps, **stats._asdict())
             if on_step is not None:
                 on_step(stats)
 
@@ -82,12 +84,13 @@ def train_dense(
     return as_read(result)
 
 
-def _build(spec: TrainSpec, suite: Suite, seed: int) -> Classifier:
+def build(spec: TrainSpec, suite: Suite) -> Classifier:
+    """The model that training begins with."""
     options: dict[str, Any] = {}
     if spec.backbone != "small_resnet":  # it takes images of any size, and has no such options
         options = {"pixels": suite.pixels, "dropout": spec.dropout, "stride_in_1x1": spec.stride_in_1x1}
     with torch.random.fork_rng([]):
-        torch.manual_seed(seed)
+        torch.manual_seed(spec.train.seed)
         return create_classifier(spec.backbone, len(suite.classes), spec.weights, **options)
 
 

@@ -6,6 +6,7 @@ from typing import Any
 
 from dap.errors import DapError
 from dap.studies.events import Events
+from dap.studies.status import latest
 from dap.studies.study import Study
 from dap.studies.work import work_on
 
@@ -69,6 +70,9 @@ class _Schedule:
             if not at_work:
                 return self.outcomes  # what is pending needs runs that failed
             ready, _ = self.ray.wait(list(at_work), timeout=_PAUSE)
+            for run in at_work.values():
+                if (news := latest(self.study.place(run))) is not None:
+                    self.events.progress(run, news)
             for reference in ready:
                 run = at_work.pop(reference)
                 outcome, error = self._outcome(reference)

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Literal
 
 from dap.studies.study import Study
+from dap.studies.work import Progress
 
 State = Literal["done", "failed", "running", "stopped", "waiting"]
 
@@ -15,6 +16,7 @@ class RunStatus:
     run: str
     state: State
     error: str = ""
+    progress: str = ""  # how far it has come
 
 
 def status(study: Study) -> list[RunStatus]:
@@ -27,10 +29,27 @@ def status_of(study: Study, run: str) -> RunStatus:
     if study.done(run):
         return RunStatus(run, "done")
     if _held(folder / ".lock"):
-        return RunStatus(run, "running")
+        return RunStatus(run, "running", progress=_progress(folder))
     if (folder / "failure.json").exists():
         return RunStatus(run, "failed", json.loads((folder / "failure.json").read_text())["error"])
-    return RunStatus(run, "stopped" if (folder / "spec.json").exists() else "waiting")
+    if (folder / "spec.json").exists():
+        return RunStatus(run, "stopped", progress=_progress(folder))
+    return RunStatus(run, "waiting")
+
+
+def latest(folder: Path) -> Progress | None:
+    """How far the run in `folder` has come, from its log: whoever works on it, wherever."""
+    from dap.runs.folder import last_metrics
+
+    row = last_metrics(folder)
+    if row is None or "steps" not in row:
+        return None
+    return Progress(row["stage"], row["step"], row["steps"], f"loss {row['loss']:.3f}" if "loss" in row else "")
+
+
+def _progress(folder: Path) -> str:
+    found = latest(folder)
+    return f"{found.stage}, step {found.step} of {found.steps}" if found else ""
 
 
 def _held(lock: Path) -> bool:

@@ -3,13 +3,14 @@
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from dap.errors import DapError
-from dap.specs import BestSpec, PruneSpec, Spec, TrainSpec, folder_name, read
+from dap.specs import BestSpec, EvaluateSpec, ModelSpec, PruneSpec, Spec, TrainSpec, folder_name, read
 from dap.studies.grid import expand
 
-_KEYS = ("name", "out", "threads", "train", "prune")
+_OnImages = TypeVar("_OnImages", TrainSpec, ModelSpec)
+_KEYS = ("name", "out", "threads", "train", "model", "prune", "evaluate")
 
 
 @dataclass(frozen=True)
@@ -31,6 +32,8 @@ class Study:
                 before = spec.candidates
             elif isinstance(spec, PruneSpec) and isinstance(spec.dense, TrainSpec | BestSpec):
                 before = (spec.dense,)
+            elif isinstance(spec, EvaluateSpec) and not isinstance(spec.run, str):
+                before = (spec.run,)
             self.needs[name] = [self.add(need) for need in before]
             self.runs[name] = spec
         return name
@@ -65,7 +68,7 @@ def read_study(file: str | Path, out: str | Path | None = None) -> Study:
         line = f", line {mark.line + 1}" if (mark := getattr(error, "problem_mark", None)) else ""
         raise DapError(f"{file}{line} is not sound YAML: {getattr(error, 'problem', error)}") from None
     if not isinstance(values, Mapping):
-        raise DapError(f"{file} holds no study: it needs at least `train:`")
+        raise DapError(f"{file} holds no study: it needs at least `train:` or `model:`")
     for key in values:
         if key not in _KEYS:
             raise DapError(f"{file} has no option {key!r}; it has {', '.join(_KEYS)}")
@@ -74,34 +77,51 @@ def read_study(file: str | Path, out: str | Path | None = None) -> Study:
     if not isinstance(threads, int) or threads < 1:
         raise DapError(f"threads is {threads!r}; it must be a whole number of at least 1")
     study = Study(name, Path(out or values.get("out") or Path("runs") / name), threads)
-    for dense in _trainings(values.get("train"), threads):
-        study.add(dense)
-        for spec in _prunings(values.get("prune"), dense, threads):
+    if not values.keys() & {"train", "model"}:
+        raise DapError("the study has no `train:` and no `model:`: say which dense models it is about")
+    dense = (*_trainings(values.get("train"), threads), *_models(values.get("model")))
+    for one in dense:
+        specs: list[TrainSpec | BestSpec | PruneSpec] = [] if isinstance(one, ModelSpec) else [one]
+        specs += _prunings(values.get("prune"), one, threads)
+        for spec in specs:
             study.add(spec)
+            for evaluation in _evaluations(values, spec, threads):
+                study.add(evaluation)
     return study
 
 
-def _blocks(values: Any, name: str) -> list[dict[str, Any]]:
+def _blocks(values: Any, name: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Options, or a list of them, each with what to call it in an error."""
+    if values is None:
+        return
     blocks = values if isinstance(values, list) else [values]
-    if not all(isinstance(block, Mapping) for block in blocks):
-        raise DapError(f"{name} must be options, or a list of them")
-    return [dict(block) for block in blocks]
+    for number, block in enumerate(blocks):
+        if not isinstance(block, Mapping):
+            raise DapError(f"{name} must be options, or a list of them")
+        yield f"{name}[{number}]" if isinstance(values, list) else name, dict(block)
 
 
 def _trainings(values: Any, threads: int) -> Iterator[TrainSpec | BestSpec]:
-    if values is None:
-        raise DapError("the study has no `train:`: say which dense models it is about")
-    for number, block in enumerate(_blocks(values, "train")):
-        where = f"train[{number}]" if isinstance(values, list) else "train"
+    for where, block in _blocks(values, "train"):
         search = block.pop("search", None)
-        for row in expand(block, TrainSpec, {"target": str, "seed": int}):
-            if "target" in row:
-                row["targets"] = [row.pop("target")]
-            seed = row.pop("seed", None)
-            spec = replace(read(TrainSpec, row, where), threads=row.get("threads", threads))
-            if seed is not None:
-                spec = replace(spec, train=replace(spec.train, seed=seed))
+        for spec in _on_images(TrainSpec, {"threads": threads, **block}, where):
             yield spec if search is None else _search(spec, search, where)
+
+
+def _models(values: Any) -> Iterator[ModelSpec]:
+    """Dense models that were trained elsewhere."""
+    for where, block in _blocks(values, "model"):
+        yield from _on_images(ModelSpec, block, where)
+
+
+def _on_images(cls: type[_OnImages], block: dict[str, Any], where: str) -> Iterator[_OnImages]:
+    """Everything that `block` stands for; `target` and `seed` are short for two of its options."""
+    for row in expand(block, cls, {"target": str, "seed": int}):
+        if "target" in row:
+            row["targets"] = [row.pop("target")]
+        seed = row.pop("seed", None)
+        spec = read(cls, row, where)
+        yield spec if seed is None else replace(spec, train=replace(spec.train, seed=seed))
 
 
 def _search(spec: TrainSpec, values: Any, where: str) -> BestSpec:
@@ -111,14 +131,26 @@ def _search(spec: TrainSpec, values: Any, where: str) -> BestSpec:
     return BestSpec(draw_trials(spec, read(Search, values, f"{where}.search")))
 
 
-def _prunings(values: Any, dense: TrainSpec | BestSpec, threads: int) -> Iterator[PruneSpec]:
+def _prunings(values: Any, dense: TrainSpec | BestSpec | ModelSpec, threads: int) -> Iterator[PruneSpec]:
     trained = dense.candidates[0] if isinstance(dense, BestSpec) else dense
-    for number, block in enumerate(_blocks(values, "prune") if values is not None else ()):
-        where = f"prune[{number}]" if isinstance(values, list) else "prune"
+    for where, block in _blocks(values, "prune"):
         if "dense" in block:
-            raise DapError(f"{where} has no option 'dense': it is every model under train")
+            raise DapError(f"{where} has no option 'dense': it is every model under train and model")
         for row in expand(block, PruneSpec):
             config = row.pop("prune", {})
             if isinstance(config, Mapping):
                 config = {"seed": trained.train.seed, **config}  # a trial has one seed
             yield read(PruneSpec, {"threads": threads, **row, "dense": dense, "prune": config}, where)
+
+
+def _evaluations(
+    values: Mapping[str, Any], run: TrainSpec | BestSpec | PruneSpec, threads: int
+) -> Iterator[EvaluateSpec]:
+    """`evaluate:` with nothing behind it asks for everything."""
+    if "evaluate" not in values:
+        return
+    for where, block in _blocks(values["evaluate"] or {}, "evaluate"):
+        if not isinstance(run, PruneSpec):
+            block.pop("sparsities", None)  # a dense model has none
+        for row in expand(block, EvaluateSpec):
+            yield read(EvaluateSpec, {"threads": threads, **row, "run": run}, where)

@@ -1,13 +1,14 @@
 """A study for the eye: bars on a terminal, plain lines elsewhere."""
 
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 from rich.console import Console
 from rich.progress import TaskID
 
-from dap.progress import bars
-from dap.specs import BestSpec, PruneSpec, Spec, TrainSpec
+from dap.progress import bars, duration
+from dap.specs import EvaluateSpec, ModelSpec, PruneSpec, Spec, TrainSpec
 from dap.studies.events import Events
 from dap.studies.study import Study
 from dap.studies.work import Progress
@@ -16,7 +17,7 @@ from dap.studies.work import Progress
 @contextmanager
 def watched(study: Study, total: int, done: int, quiet: bool = False) -> Iterator[Events]:
     """Events that are shown: a bar for the whole study, and one for every run at work."""
-    console = Console()
+    console, start, before = Console(), time.monotonic(), done
     lines = not quiet and not console.is_terminal
     with bars(quiet) as display:
         whole = display.add_task(f"{study.name}: all runs", total=total, completed=done, note="")
@@ -35,7 +36,9 @@ def watched(study: Study, total: int, done: int, quiet: bool = False) -> Iterato
             done += outcome == "done"
             display.update(whole, completed=done)
             if lines:
-                print(f"{run} {outcome}: {error or in_words(study.runs[run])} ({done} of {total})", flush=True)
+                took = (time.monotonic() - start) / max(1, done - before)
+                left = f", about {duration(took * (total - done))} left" if before < done < total else ""
+                print(f"{run} {outcome}: {error or in_words(study.runs[run])} ({done} of {total}{left})", flush=True)
             elif error and not quiet:
                 display.console.print(f"{run} {outcome}: {error}", markup=False)
 
@@ -48,11 +51,16 @@ def watched(study: Study, total: int, done: int, quiet: bool = False) -> Iterato
         yield Events(progress, ended, lost)
 
 
-def in_words(spec: Spec) -> str:
+def in_words(spec: Spec | ModelSpec | str) -> str:
     """What a run is about, in short."""
+    if isinstance(spec, str):
+        return spec
+    if isinstance(spec, ModelSpec):
+        return f"{spec.model} on {spec.suite}"
+    if isinstance(spec, EvaluateSpec):
+        return f"evaluation of {in_words(spec.run)}"
     if isinstance(spec, TrainSpec):
         return f"{spec.suite} without {'+'.join(spec.targets)}, {spec.objective}, seed {spec.train.seed}"
     if isinstance(spec, PruneSpec):
-        dense = in_words(spec.dense) if isinstance(spec.dense, TrainSpec | BestSpec) else spec.dense
-        return f"{spec.method} on {dense}"
+        return f"{spec.method} on {in_words(spec.dense)}"
     return f"best of {len(spec.candidates)}, {in_words(spec.candidates[0])}"

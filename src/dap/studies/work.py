@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 
 from dap.errors import DapError
-from dap.specs import BestSpec, PruneSpec, Spec, TrainSpec, folder_name
+from dap.specs import BestSpec, EvaluateSpec, PruneSpec, Spec, TrainSpec, folder_name
 
 Outcome = Literal["done", "failed", "busy"]
 
@@ -35,7 +35,7 @@ def work_on(spec: Spec, study: Path, tell: Callable[[Progress], None]) -> tuple[
 
 
 def _do(spec: Spec, folder: Path, tell: Callable[[Progress], None]) -> None:
-    from dap.runs import choose_best, prune_dense, train_dense
+    from dap.runs import choose_best, evaluate_run, prune_dense, train_dense
 
     if isinstance(spec, TrainSpec):
         steps = spec.train.resolved(spec.suite, spec.objective).steps
@@ -48,3 +48,7 @@ def _do(spec: Spec, folder: Path, tell: Callable[[Progress], None]) -> None:
         prune_dense(spec, folder, on_step=lambda news: tell(Progress(*news[:4])))
     elif isinstance(spec, BestSpec):
         choose_best(spec, folder)
+    elif isinstance(spec, EvaluateSpec):
+        evaluate_run(
+            spec, folder, on_step=lambda name, number, count: tell(Progress("evaluation", number, count, name))
+        )

@@ -30,6 +30,8 @@ def prune_suite(
     nodes: int = 1,
     precision: str = "32-true",
     accelerator: str = "auto",
+    dry_run: bool = False,
+    tensorboard: bool = False,
     json: bool = False,
 ) -> int:
     """Prune a dense model by any method, and evaluate. The same command goes on with a run that was stopped.
@@ -59,6 +61,8 @@ def prune_suite(
         nodes: machines
         precision: 32-true, or bf16-mixed
         accelerator: auto, cpu or gpu
+        dry_run: time a few steps, and say how long it will take and what it needs
+        tensorboard: draw curves in <out>/tensorboard, for tensorboard --logdir
         json: print the result as one JSON object
 
     Returns:
@@ -69,6 +73,8 @@ def prune_suite(
     from dap.engine import launch
     from dap.progress import stages
     from dap.runs import PruneSpec, prune_dense
+    from dap.runs.curves import tensorboard as curves
+    from dap.verbs.dry_run import dry_run as rehearse
 
     spec = PruneSpec(
         _dense(dense, suite, weights, targets, root, pixels),
@@ -81,7 +87,9 @@ def prune_suite(
         finetune,
     )
     engine = launch(devices, nodes, precision, accelerator)
-    with stages(quiet=not engine.first) as advance:
+    if dry_run:
+        return rehearse(spec, json, engine)
+    with curves(out, tensorboard and engine.first), stages(quiet=not engine.first) as advance:
         result = prune_dense(spec, out, engine=engine, on_step=lambda news: advance(*news[:4]))
     if not engine.first:
         return 0

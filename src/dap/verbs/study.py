@@ -17,12 +17,17 @@ def study_run(
     engine: Literal["local", "ray"] = "local",
     address: str | None = None,
     gpus: float = 0.0,
+    again: bool = False,
+    dry_run: bool = False,
+    tensorboard: bool = False,
     json: bool = False,
 ) -> int:
     """Do the runs of a study that are not done yet. What failed before stays failed: see dap study retry.
 
     Example: dap study run pacs.yaml --workers 2
 
+    Example: dap study run pacs.yaml --engine ray --address auto --gpus 1
+
     Args:
         study: a YAML file, see docs/studies.md
         out: the folder for the runs (default: what the file says, else runs/<name>)
@@ -32,54 +37,60 @@ def study_run(
         engine: local processes, or a ray cluster
         address: of the ray cluster, as ray.init takes it (default: one on this machine)
         gpus: of the ray cluster, for each run
+        again: also what failed before, as dap study retry does
+        dry_run: time a few steps of every kind of run, and say how long the study will take and what it needs
+        tensorboard: draw curves in the folder's tensorboard, for tensorboard --logdir
         json: print the outcomes as one JSON object
 
     Returns:
         0 if all runs are done, 1 if some are not, 130 if Ctrl-C stopped them
     """
+    import os
+
+    from dap.runs.curves import tensorboard as curves
     from dap.studies import read_study
+    from dap.studies.status import forget_failure, status_of
+    from dap.studies.watching import watched
+    from dap.verbs.dry_run import dry_run_study
 
     plan = read_study(study, out)
-    return _work(plan, _part(plan, shard), workers, retries, engine, address, gpus, json)
+    runs = _part(plan, shard)
+    left = [run for run in runs if status_of(plan, run).state not in ("done", *(() if again else ("failed",)))]
+    workers = max(1, (os.cpu_count() or 1) // plan.threads) if workers is None else workers
+    if workers < 1:
+        raise DapError(f"workers is {workers}; it must be at least 1")
+    if dry_run:
+        return dry_run_study(plan, left, workers, json)
+    for run in left:
+        forget_failure(plan, run)
+    with (
+        curves(plan.folder, tensorboard),
+        watched(plan, total=len(runs), done=len(runs) - len(left), quiet=json) as events,
+    ):
+        if engine == "ray":
+            from dap.studies.cluster import run_on_ray
+
+            run_on_ray(plan, left, address=address, gpus=gpus, retries=retries, events=events)
+        else:
+            from dap.studies.local import run_locally
+
+            run_locally(plan, left, workers, plan.threads, retries, events)
+    return _summary(plan, runs, json)
 
 
-def study_retry(
-    study: str,
-    out: str | None = None,
-    workers: int | None = None,
-    retries: int = 3,
-    shard: str | None = None,
-    engine: Literal["local", "ray"] = "local",
-    address: str | None = None,
-    gpus: float = 0.0,
-    json: bool = False,
-) -> int:
-    """Forget the failures of a study, and run it again.
+def study_retry(study: str, **options: Any) -> int:
+    """Run a study, and what failed in it once more.
 
     Example: dap study retry pacs.yaml
 
     Args:
         study: a YAML file, see docs/studies.md
-        out: the folder for the runs (default: what the file says, else runs/<name>)
-        workers: processes on this machine (default: as many as its cores allow for the study's threads)
-        retries: how often a run is tried again whose process the system killed
-        shard: a part of the runs, as in 2/5, for several machines that know nothing of each other
-        engine: local processes, or a ray cluster
-        address: of the ray cluster, as ray.init takes it (default: one on this machine)
-        gpus: of the ray cluster, for each run
-        json: print the outcomes as one JSON object
+        options: those of dap study run
 
     Returns:
         0 if all runs are done, 1 if some are not, 130 if Ctrl-C stopped them
     """
-    from dap.studies import read_study
-    from dap.studies.status import forget_failure
-
-    plan = read_study(study, out)
-    runs = _part(plan, shard)
-    for run in runs:
-        forget_failure(plan, run)
-    return _work(plan, runs, workers, retries, engine, address, gpus, json)
+    return study_run(study, again=True, **options)
 
 
 def study_status(study: str, out: str | None = None, json: bool = False) -> int:
@@ -112,6 +123,8 @@ def study_status(study: str, out: str | None = None, json: bool = False) -> int:
         for row in rows:
             if row.state == "failed":
                 print(f"- {row.run} failed: {row.error}")
+            elif row.state in ("running", "stopped") and row.progress:
+                print(f"- {row.run} {row.state}: {row.progress}")
     return int(counts["done"] < len(rows))
 
 
@@ -124,57 +137,18 @@ def _part(plan: "Study", shard: str | None) -> list[str]:
     return plan.shard(int(index), int(count))
 
 
-def _work(
-    plan: "Study",
-    runs: list[str],
-    workers: int | None,
-    retries: int,
-    engine: str,
-    address: str | None,
-    gpus: float,
-    json: bool,
-) -> int:
+def _summary(plan: "Study", runs: list[str], json: bool) -> int:
     from json import dumps
 
     from dap.studies.status import status_of
-    from dap.studies.watching import watched
 
-    before = {run: status_of(plan, run) for run in runs}
-    left = [run for run in runs if before[run].state not in ("done", "failed")]
-    with watched(plan, total=len(runs), done=len(runs) - len(left), quiet=json) as events:
-        outcomes = _engine(plan, left, workers, retries, engine, address, gpus, events)
-    after = {run: status_of(plan, run) for run in runs}
-    states = {run: found.state for run, found in after.items()}
-    failed = [run for run, state in states.items() if state == "failed"]
+    found = {run: status_of(plan, run) for run in runs}
     if json:
-        print(dumps({"folder": str(plan.folder), "outcomes": outcomes, "states": states}))
+        print(dumps({"folder": str(plan.folder), "states": {run: row.state for run, row in found.items()}}))
     else:
-        done = sum(state == "done" for state in states.values())
+        done = sum(row.state == "done" for row in found.values())
         print(f"{done} of {len(runs)} runs are done, in {plan.folder}")
-        for run in failed:
-            print(f"- {run} failed: {after[run].error} (its folder has the traceback; dap study retry tries again)")
-    return int(any(state != "done" for state in states.values()))
-
-
-def _engine(
-    plan: "Study",
-    runs: list[str],
-    workers: int | None,
-    retries: int,
-    engine: str,
-    address: str | None,
-    gpus: float,
-    events: Any,
-) -> dict[str, str]:
-    import os
-
-    if engine == "ray":
-        from dap.studies.cluster import run_on_ray
-
-        return run_on_ray(plan, runs, address=address, gpus=gpus, retries=retries, events=events)
-    from dap.studies.local import run_locally
-
-    workers = workers or max(1, (os.cpu_count() or 1) // plan.threads)
-    if workers < 1:
-        raise DapError(f"workers is {workers}; it must be at least 1")
-    return run_locally(plan, runs, workers, plan.threads, retries, events)
+        for run, row in found.items():
+            if row.state == "failed":
+                print(f"- {run} failed: {row.error} (its folder has the traceback; dap study retry tries again)")
+    return int(any(row.state != "done" for row in found.values()))

@@ -24,6 +24,8 @@ def train_suite(
     nodes: int = 1,
     precision: str = "32-true",
     accelerator: str = "auto",
+    dry_run: bool = False,
+    tensorboard: bool = False,
     json: bool = False,
 ) -> int:
     """Train a dense model under DomainBed's protocol. The same command goes on with a run that was stopped.
@@ -48,6 +50,8 @@ def train_suite(
         nodes: machines
         precision: 32-true, or bf16-mixed
         accelerator: auto, cpu or gpu
+        dry_run: time a few steps, and say how long it will take and what it needs
+        tensorboard: draw curves in <out>/tensorboard, for tensorboard --logdir
         json: print the result as one JSON object
 
     Returns:
@@ -58,6 +62,8 @@ def train_suite(
     from dap.engine import launch
     from dap.progress import progress
     from dap.runs import TrainSpec, train_dense
+    from dap.runs.curves import tensorboard as curves
+    from dap.verbs.dry_run import dry_run as rehearse
 
     names = tuple(name.strip() for name in targets.split(","))
     spec = TrainSpec(
@@ -76,7 +82,12 @@ def train_suite(
     )
     engine = launch(devices, nodes, precision, accelerator)
     config = train.resolved(suite, objective)
-    with progress("dense training", config.steps, quiet=not engine.first) as advance:
+    if dry_run:
+        return rehearse(spec, json, engine)
+    with (
+        curves(out, tensorboard and engine.first),
+        progress("dense training", config.steps, quiet=not engine.first) as advance,
+    ):
         result = train_dense(
             spec, out, engine=engine, on_step=lambda stats: advance(f"loss {stats.loss:.3f}", stats.step)
         )
