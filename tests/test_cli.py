@@ -158,6 +158,7 @@ def test_train_names_what_is_wrong(arguments, message, tmp_path, capsys) -> None
     assert message in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_train_on_two_devices_in_bf16(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     arguments = train("digits", "--targets", "rotated,plain", "--out", str(tmp_path), "--train.steps", "4")
@@ -169,28 +170,25 @@ def test_train_on_two_devices_in_bf16(tmp_path: Path, monkeypatch: pytest.Monkey
     assert [row["step"] for row in result["validation"]] == [1, 4]
 
 
-def test_prune_by_any_method(tmp_path: Path) -> None:
+def test_prune_by_any_method(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     dense, out = tmp_path / "dense", tmp_path / "taylor"
     assert main(train("digits", "--targets", "plain", "--out", str(dense), "--train.steps", "3", "--json")) == 0
+    capsys.readouterr()
     arguments = ["prune", str(dense), "--method", "taylor", "--sparsities", "0.5,0.8", "--batches", "2"]
     arguments += ["--allocation", "erk", "--finetuned", "true", "--finetune.steps", "2", "--out", str(out)]
     (tmp_path / "values.yaml").write_text("prune:\n  batch_size: 4\n  exclude: [network.head.weight]\n")
     arguments += ["--config", str(tmp_path / "values.yaml")]
-    command = Path(sys.executable).with_name("dap")
-    done = subprocess.run([command, *arguments], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    lines = done.stdout.splitlines()
+    assert main(arguments) == 0
+    lines = capsys.readouterr().out.splitlines()
     assert [line[:14].strip() for line in lines[:3]] == ["dense", "sparsity 50.0%", "sparsity 80.0%"]
     assert lines[3] == f"Taylor, saved in {out}"
-    again = subprocess.run([command, *arguments, "--json"], capture_output=True, text=True)  # nothing left to do
-    result = json.loads(again.stdout)
+    assert main([*arguments, "--json"]) == 0  # nothing left to do
+    result = json.loads(capsys.readouterr().out)
     assert result == json.loads((out / "result.json").read_text())
     assert result["sparse"]["0.8"]["allocation"] == "erk"
     assert result["sparse"]["0.8"]["weights moved"]
-    evaluated = subprocess.run(
-        [command, "evaluate", out, "--sparsity", "0.8", "--json"], capture_output=True, text=True
-    )
-    found = json.loads(evaluated.stdout)["models"]["0.8"]
+    assert main(["evaluate", str(out), "--sparsity", "0.8", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)["models"]["0.8"]
     for domain, accuracy in result["sparse"]["0.8"]["validation"].items():
         assert found["sources"][domain]["held out"]["accuracy"] == pytest.approx(accuracy)
     assert found["targets"]["plain"]["80 %"]["accuracy"] == pytest.approx(
@@ -228,30 +226,27 @@ prune:
 """
 
 
-def test_a_study_from_the_command(tmp_path: Path) -> None:
+def test_a_study_with_failures(tmp_path: Path, monkeypatch, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "study.yaml").write_text(STUDY.format(target="[plain, moon]"))
-    command = Path(sys.executable).with_name("dap")
+    monkeypatch.chdir(tmp_path)
 
-    def call(*arguments: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run([command, "study", *arguments], cwd=tmp_path, capture_output=True, text=True)
+    def call(*arguments: str, code: int = 0) -> str:
+        assert main(["study", *arguments]) == code
+        return capsys.readouterr().out
 
-    assert call("status", "study.yaml").stdout == "tiny: 4 runs, 4 waiting\n"
-    done = call("run", "study.yaml", "--workers", "1")
-    assert done.returncode == 1, done.stderr
-    assert "2 of 4 runs are done, in runs/tiny" in done.stdout
-    assert "digits has no domain 'moon'" in done.stdout
-    status = call("status", "study.yaml", "--json")
-    assert status.returncode == 1
-    states = [row["state"] for row in json.loads(status.stdout)["runs"]]
+    shown = call("run", "study.yaml", "--workers", "1", code=1)
+    assert "2 of 4 runs are done, in runs/tiny" in shown
+    assert "digits has no domain 'moon'" in shown
+    states = [row["state"] for row in json.loads(call("status", "study.yaml", "--json", code=1))["runs"]]
     assert states == ["done", "done", "failed", "waiting"]
-    again = call("run", "study.yaml", "--json")  # what failed stays failed
-    assert list(json.loads(again.stdout)["states"].values()) == states
+    again = json.loads(call("run", "study.yaml", "--json", code=1))  # what failed stays failed
+    assert list(again["states"].values()) == states
+    assert call("retry", "study.yaml", "--dry-run", "--shard", "1/2").startswith("0 runs are left to do")
     (tmp_path / "study.yaml").write_text(STUDY.format(target="[plain, rotated]"))
-    assert call("retry", "study.yaml", "--shard", "2/2").returncode == 0
-    assert call("status", "study.yaml").stdout == "tiny: 4 runs, 4 done\n"
-    assert call("run", "study.yaml", "--shard", "3/2").stderr == (
-        "dap: shard is '3/2'; give a part and how many there are, as in 2/5\n"
-    )
+    call("retry", "study.yaml", "--shard", "2/2")
+    assert call("status", "study.yaml") == "tiny: 4 runs, 4 done\n"
+    assert main(["study", "run", "study.yaml", "--shard", "3/2"]) == 1
+    assert capsys.readouterr().err == "dap: shard is '3/2'; give a part and how many there are, as in 2/5\n"
 
 
 def test_evaluate_names_what_is_wrong(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -7,7 +7,9 @@ from dap.errors import DapError
 from dap.verbs.completion import completion_script
 from dap.verbs.data import data_check
 from dap.verbs.evaluate import evaluate_models
+from dap.verbs.export import export_model
 from dap.verbs.prune import prune_suite
+from dap.verbs.report import report_runs
 from dap.verbs.study import study_retry, study_run, study_status
 from dap.verbs.train import train_suite
 
@@ -19,6 +21,8 @@ VERBS: dict[str, Callable[..., int]] = {
     "study run": study_run,
     "study status": study_status,
     "study retry": study_retry,
+    "report": report_runs,
+    "export": export_model,
     "data check": data_check,
     "completion": completion_script,
 }
@@ -27,6 +31,11 @@ VERBS: dict[str, Callable[..., int]] = {
 def main(arguments: Sequence[str] | None = None) -> int:
     """Exit codes: 0 for success, 1 for what a user can mend, 2 for wrong usage, 130 for Ctrl-C."""
     given = list(sys.argv[1:] if arguments is None else arguments)
+    if given == ["--version"]:
+        from importlib.metadata import version
+
+        print(f"dap {version('dap')}")
+        return 0
     verb = next((verb for verb in VERBS if given[: len(verb.split())] == verb.split()), None)
     if verb is None:
         return _overview(given)

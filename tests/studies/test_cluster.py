@@ -1,13 +1,25 @@
 """A real Ray cluster of two nodes, one of which goes away half-way."""
 
+import json
+from pathlib import Path
+
 import pytest
 
 from dap.studies.cluster import run_on_ray
 from dap.studies.events import Events
 from dap.studies.local import run_locally
-from small_studies import contents, leftovers, make_study
+from dap.studies.status import status
+from small_studies import STUDY, contents, leftovers, make_study
 
-ray = pytest.importorskip("ray")
+ray = pytest.importorskip("ray", reason="needs ray: pip install 'dap[cluster]'")
+
+
+LONGER = STUDY.replace("steps: 6", "steps: 60").replace("steps: 8", "steps: 60")
+
+
+def first_steps(folder: Path) -> int:
+    rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    return sum(row["step"] == 1 for row in rows)
 
 
 @pytest.fixture
@@ -24,20 +36,29 @@ def cluster():
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")  # ray's own
 def test_a_node_that_is_removed_half_way(cluster, tmp_path):
-    study = make_study(tmp_path / "cluster")
+    study = make_study(tmp_path / "cluster", LONGER)
     second = cluster.add_node(num_cpus=1)
     ended: list[str] = []
+    at_work: list[str] = []  # when the node was removed
 
     def watch(run, outcome, error):
         assert outcome == "done", error
         ended.append(run)
-        if len(ended) == 4:
+
+    def remove(run, progress):
+        """Half-way, as soon as both nodes are at work."""
+        running = [row.run for row in status(study) if row.state == "running" and row.progress]
+        if len(ended) >= 4 and len(running) == 2 and not at_work:
+            at_work.extend(running)
             cluster.remove_node(second, allow_graceful=False)
 
-    outcomes = run_on_ray(study, list(study.runs), events=Events(ended=watch))
+    outcomes = run_on_ray(study, list(study.runs), events=Events(ended=watch, progress=remove))
     assert outcomes == dict.fromkeys(study.runs, "done")
+    assert sorted(ended) == sorted(study.runs)
+    (again,) = (run for run in study.runs if first_steps(study.place(run)) > 1)
+    assert again in at_work  # the lost run, and no other, began anew
     assert len([node for node in ray.nodes() if node["Alive"]]) == 1
-    alone = make_study(tmp_path / "alone")
+    alone = make_study(tmp_path / "alone", LONGER)
     run_locally(alone, list(alone.runs), workers=2)
     assert contents(study) == contents(alone)
     assert leftovers(study) == []

@@ -5,6 +5,8 @@ import multiprocessing
 import os
 import random
 import signal
+import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
@@ -45,14 +47,15 @@ def test_two_workers_come_to_the_same(undisturbed, tmp_path):
     assert {path: path.stat().st_mtime_ns for path in study.folder.rglob("result.json")} == before  # not made again
 
 
-def test_workers_that_are_killed_at_random(undisturbed, tmp_path):
+@pytest.mark.parametrize("times", [3, pytest.param(20, marks=pytest.mark.slow)])
+def test_workers_that_are_killed_at_random(times, undisturbed, tmp_path):
     """As the system does when memory runs out: the runs are tried again, and come to the same."""
     study = make_study(tmp_path)
     rng, kills, over = random.Random(0), [0], threading.Event()
 
     def kill() -> None:
-        while not over.wait(rng.uniform(0.5, 2.5)):
-            if kills[0] < 20 and (victims := children()):
+        while kills[0] < times and not over.wait(rng.uniform(0.5, 6)):  # a worker takes seconds to begin
+            if victims := children():
                 os.kill(rng.choice(victims), signal.SIGKILL)
                 kills[0] += 1
 
@@ -63,7 +66,7 @@ def test_workers_that_are_killed_at_random(undisturbed, tmp_path):
     finally:
         over.set()
         thread.join()
-    assert kills[0] >= 3
+    assert kills[0] == times
     assert outcomes == dict.fromkeys(study.runs, "done")
     assert contents(study) == undisturbed
     assert leftovers(study) == []
@@ -123,6 +126,27 @@ def test_two_processes_on_one_study_never_do_the_same_run(undisturbed, tmp_path)
         rows = (study.place(run) / "metrics.jsonl").read_text().splitlines()
         steps = [(row.get("stage"), row.get("step")) for row in map(json.loads, rows)]
         assert len(steps) == len(set(steps)), run  # no step was done twice
+
+
+def test_ctrl_c_saves_and_the_same_command_goes_on(undisturbed, tmp_path):
+    study = make_study(tmp_path)
+    command = [Path(sys.executable).with_name("dap"), "study", "run", "study.yaml", "--out", "runs", "--workers", "2"]
+    process = subprocess.Popen(
+        command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
+    deadline = time.monotonic() + 60
+    while not any(row.progress for row in status(study)):
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    os.killpg(process.pid, signal.SIGINT)  # as a terminal does
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert err == "dap: interrupted\n"
+    states = {row.state for row in status(study)}
+    assert "running" not in states
+    assert states & {"stopped", "waiting"}
+    assert subprocess.run(command, cwd=tmp_path, capture_output=True).returncode == 0
+    assert contents(study) == undisturbed
 
 
 def test_workers_end_with_whoever_hired_them(tmp_path):

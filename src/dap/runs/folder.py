@@ -66,7 +66,7 @@ def working_in(folder: Path, spec: Spec, engine: Engine) -> Iterator[Metrics]:
     folder.mkdir(parents=True, exist_ok=True)
     lock = FileLock(folder / _LOCK)  # the system lets go of it when the process ends, however it ends
     try:
-        lock.acquire(timeout=0)
+        lock.acquire(timeout=0.5)  # whoever asks for its status holds it for a moment
     except Timeout:
         raise Busy(f"another process is working on {folder}: wait for it, or choose another folder") from None
     try:

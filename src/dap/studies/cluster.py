@@ -1,6 +1,8 @@
 """The runs of a study on a Ray cluster, whose machines share the study's folder."""
 
 import logging
+import os
+import socket
 from pathlib import Path
 from typing import Any
 
@@ -44,9 +46,13 @@ def run_on_ray(
 
 
 def _task(ray: Any, threads: int, gpus: float, retries: int) -> Any:
-    def work(spec: Any, folder: str) -> tuple[str, str]:
+    def work(spec: Any, folder: str, here: str) -> tuple[str, str]:
         import torch
 
+        if not Path(folder).is_dir():
+            raise DapError(f"{socket.gethostname()} does not see {folder}: keep the study where all machines do")
+        if Path(here).is_dir():
+            os.chdir(here)  # what the specification says about files is meant from there
         torch.set_num_threads(threads)
         return work_on(spec, Path(folder), lambda progress: None)
 
@@ -60,13 +66,15 @@ class _Schedule:
     def __init__(self, study: Study, runs: list[str], task: Any, ray: Any, events: Events):
         self.study, self.pending, self.task, self.ray, self.events = study, list(runs), task, ray, events
         self.outcomes: dict[str, str] = {}
+        study.folder.mkdir(parents=True, exist_ok=True)
+        self.places = str(study.folder.resolve()), os.getcwd()
 
     def work(self) -> dict[str, str]:
         at_work: dict[Any, str] = {}
         while True:
             for run in [run for run in self.pending if all(map(self.study.done, self.study.needs[run]))]:
                 self.pending.remove(run)
-                at_work[self.task.remote(self.study.runs[run], str(self.study.folder.resolve()))] = run
+                at_work[self.task.remote(self.study.runs[run], *self.places)] = run
             if not at_work:
                 return self.outcomes  # what is pending needs runs that failed
             ready, _ = self.ray.wait(list(at_work), timeout=_PAUSE)
@@ -85,5 +93,7 @@ class _Schedule:
     def _outcome(self, reference: Any) -> tuple[str, str]:
         try:
             return self.ray.get(reference)
+        except self.ray.exceptions.RayTaskError as error:
+            return "failed", str(error.cause)
         except self.ray.exceptions.RayError as error:  # its process died more often than it may
             return "failed", str(error).splitlines()[0]

@@ -4,6 +4,8 @@
 def data_check(suite: str, root: str | None = None, quick: bool = False, json: bool = False) -> int:
     """Compare a suite on disk with what should be there, and decode every image.
 
+    Example: dap data check PACS --root data
+
     Args:
         suite: a benchmark's name, a folder <domain>/<class>/<image>, a .csv or .parquet, or hf:<name>
         root: the folder that holds the benchmark's own (default: data)
