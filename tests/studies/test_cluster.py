@@ -1,6 +1,8 @@
 """A real Ray cluster of two nodes, one of which goes away half-way."""
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -62,3 +64,15 @@ def test_a_node_that_is_removed_half_way(cluster, tmp_path):
     run_locally(alone, list(alone.runs), workers=2)
     assert contents(study) == contents(alone)
     assert leftovers(study) == []
+
+
+@pytest.mark.slow
+def test_the_command_with_a_cluster_of_its_own(tmp_path):
+    study = make_study(tmp_path, STUDY.replace("target: [outline, plain]\n  seed: [0, 1]", "target: plain"))
+    command = [Path(sys.executable).with_name("dap"), "study", "run", "study.yaml", "--out", "runs", "--engine", "ray"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-1] == "3 of 3 runs are done, in runs"
+    assert {row.state for row in status(study)} == {"done"}
+    wrong = subprocess.run([*command, "--address", "127.0.0.1:1"], cwd=tmp_path, capture_output=True, text=True)
+    assert wrong.returncode == 0  # nothing is left to do, so nobody is asked

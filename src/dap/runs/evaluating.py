@@ -5,6 +5,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import nn
 
 from dap.dense import load_dense
@@ -20,17 +21,20 @@ from dap.specs import EvaluateSpec, PruneSpec, TrainSpec
 Told = Callable[[str, int, int], None]  # of a model that is done, its number, and how many there are
 
 
-def evaluate_run(spec: EvaluateSpec, folder: str | Path, *, on_step: Told | None = None) -> dict[str, Any]:
+def evaluate_run(
+    spec: EvaluateSpec, folder: str | Path, *, engine: Engine | None = None, on_step: Told | None = None
+) -> dict[str, Any]:
     """Evaluate the models of a finished run, and write the result to `folder`."""
-    folder = Path(folder)
+    engine, folder = engine or Engine(), Path(folder)
     if (done := finished(folder, spec)) is not None:
         return done
     run = place_of(spec.run, folder)
     model_names(run)  # refuses what is no finished run before the folder is ours
-    with working_in(folder, spec, Engine()), threads(spec.threads):
+    with working_in(folder, spec, engine), threads(spec.threads):
         if (done := finished(folder, spec)) is not None:  # someone else has been faster
             return done
-        result = {"spec": asdict(spec), "run": run.name, "models": evaluate(run, spec.sparsities, on_step=on_step)}
+        models = evaluate(run, spec.sparsities, device=engine.device, on_step=on_step)
+        result = {"spec": asdict(spec), "run": run.name, "models": models}
         write_json(folder / RESULT, result)
     return as_read(result)
 
@@ -39,6 +43,7 @@ def evaluate(
     run: str | Path,
     sparsities: Sequence[float | str] | None = None,
     dense: str | Path | None = None,
+    device: torch.device | None = None,
     on_step: Told | None = None,
 ) -> dict[str, dict[str, Any]]:
     """Accuracy and loss of every model on the held-out images of every source and every part of every unseen domain.
@@ -53,7 +58,8 @@ def evaluate(
         raise DapError(f"{run} has no model {', '.join(unknown)}; it has {', '.join(names)}")
     sources, found = _sources(run, moved), {}
     for number, name in enumerate(wished, 1):
-        found[name] = _scores(load_dense(run)[0] if name == "dense" else load_pruned(run, name, dense)[0], sources)
+        model = load_dense(run)[0] if name == "dense" else load_pruned(run, name, dense)[0]
+        found[name] = _scores(model.to(device), sources)
         if on_step is not None:
             on_step(name, number, len(wished))
     return found

@@ -31,6 +31,8 @@ def run_on_ray(
         import ray
     except ImportError:
         raise DapError("a cluster needs ray: pip install 'dap[cluster]'") from None
+    if not runs:
+        return {}
     events = events or Events()
     ours = not ray.is_initialized()
     if ours:
@@ -54,7 +56,7 @@ def _task(ray: Any, threads: int, gpus: float, retries: int) -> Any:
         if Path(here).is_dir():
             os.chdir(here)  # what the specification says about files is meant from there
         torch.set_num_threads(threads)
-        return work_on(spec, Path(folder), lambda progress: None)
+        return work_on(spec, Path(folder), lambda progress: None, "cuda" if gpus else None)
 
     # One process for each run: threads and memory of the one before play no part.
     return ray.remote(num_cpus=threads, num_gpus=gpus, max_retries=retries, max_calls=1)(work)

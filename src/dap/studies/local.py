@@ -20,6 +20,7 @@ _PAUSE = 0.5  # seconds between looks at runs that others are working on
 
 @dataclass
 class Worker:
+    number: int  # among those at work
     process: BaseProcess
     pipe: Connection
     run: str | None = None
@@ -77,7 +78,8 @@ class Crew:
     def _hire(self) -> Worker:
         context = multiprocessing.get_context("spawn")  # threads of torch do not survive a fork
         ours, theirs = context.Pipe()
-        process = context.Process(target=_worker, args=(theirs, self.study.folder, self.threads), daemon=False)
+        number = min(set(range(self.workers)) - {worker.number for worker in self.crew})
+        process = context.Process(target=_worker, args=(theirs, self.study.folder, self.threads, number), daemon=False)
         before = os.environ.get("OMP_NUM_THREADS")
         os.environ["OMP_NUM_THREADS"] = str(self.threads)
         try:
@@ -88,7 +90,7 @@ class Crew:
             else:
                 os.environ["OMP_NUM_THREADS"] = before
         theirs.close()  # so that its end is seen when the worker's is gone
-        self.crew.append(Worker(process, ours))
+        self.crew.append(Worker(number, process, ours))
         return self.crew[-1]
 
     # ---- listening
@@ -157,11 +159,12 @@ def run_locally(
     return Crew(study, workers, threads, retries, events or Events(), pending=list(runs)).work()
 
 
-def _worker(pipe: Connection, folder: Path, threads: int) -> None:
-    """Does what comes through the pipe, until nothing comes any more."""
+def _worker(pipe: Connection, folder: Path, threads: int, number: int) -> None:
+    """Does what comes through the pipe, until nothing comes any more. Workers take turns on the machine's GPUs."""
     import torch
 
     torch.set_num_threads(threads)
+    device = f"cuda:{number % torch.cuda.device_count()}" if torch.cuda.is_available() else None
     told = 0.0
 
     def tell(progress: Progress) -> None:
@@ -175,6 +178,6 @@ def _worker(pipe: Connection, folder: Path, threads: int) -> None:
     try:
         while True:
             spec = pipe.recv()
-            pipe.send(work_on(spec, folder, tell))
+            pipe.send(work_on(spec, folder, tell, device))
     except (EOFError, BrokenPipeError, ConnectionResetError, KeyboardInterrupt):
         pass

@@ -19,13 +19,15 @@ class Progress(NamedTuple):
     text: str
 
 
-def work_on(spec: Spec, study: Path, tell: Callable[[Progress], None]) -> tuple[Outcome, str]:
-    """Do the run, or what is left of it; how it ended, with the error if there was one."""
+def work_on(
+    spec: Spec, study: Path, tell: Callable[[Progress], None], device: str | None = None
+) -> tuple[Outcome, str]:
+    """Do the run, or what is left of it, on `device`; how it ended, with the error if there was one."""
     from dap.runs.folder import Busy, note_failure
 
     folder = study / folder_name(spec)
     try:
-        _do(spec, folder, tell)
+        _do(spec, folder, tell, device)
     except Busy as busy:
         return "busy", str(busy)
     except Exception as error:
@@ -34,21 +36,31 @@ def work_on(spec: Spec, study: Path, tell: Callable[[Progress], None]) -> tuple[
     return "done", ""
 
 
-def _do(spec: Spec, folder: Path, tell: Callable[[Progress], None]) -> None:
+def _do(spec: Spec, folder: Path, tell: Callable[[Progress], None], device: str | None) -> None:
+    import torch
+
+    from dap.engine import Engine
     from dap.runs import choose_best, evaluate_run, prune_dense, train_dense
 
+    engine = Engine(device=None if device is None else torch.device(device))
     if isinstance(spec, TrainSpec):
         steps = spec.train.resolved(spec.suite, spec.objective).steps
         result = train_dense(
-            spec, folder, on_step=lambda stats: tell(Progress("training", stats.step, steps, f"loss {stats.loss:.3f}"))
+            spec,
+            folder,
+            engine=engine,
+            on_step=lambda stats: tell(Progress("training", stats.step, steps, f"loss {stats.loss:.3f}")),
         )
         if result["interrupted"]:
             raise KeyboardInterrupt
     elif isinstance(spec, PruneSpec):
-        prune_dense(spec, folder, on_step=lambda news: tell(Progress(*news[:4])))
+        prune_dense(spec, folder, engine=engine, on_step=lambda news: tell(Progress(*news[:4])))
     elif isinstance(spec, BestSpec):
         choose_best(spec, folder)
     elif isinstance(spec, EvaluateSpec):
         evaluate_run(
-            spec, folder, on_step=lambda name, number, count: tell(Progress("evaluation", number, count, name))
+            spec,
+            folder,
+            engine=engine,
+            on_step=lambda name, number, count: tell(Progress("evaluation", number, count, name)),
         )

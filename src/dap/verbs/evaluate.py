@@ -45,7 +45,7 @@ def evaluate_models(
         if out:
             models = evaluate_run(EvaluateSpec(run, wished), out, on_step=told)["models"]
         else:
-            models = evaluate(run, wished, dense, told)
+            models = evaluate(run, wished, dense, on_step=told)
     if json:
         print(dumps({"run": run, "models": models}))
         return 0

@@ -55,7 +55,8 @@ def study_run(
 
     plan = read_study(study, out)
     runs = _part(plan, shard)
-    left = [run for run in runs if status_of(plan, run).state not in ("done", *(() if again else ("failed",)))]
+    settled = ("done",) if again else ("done", "failed")
+    left = [run for run in runs if status_of(plan, run).state not in settled]
     workers = max(1, (os.cpu_count() or 1) // plan.threads) if workers is None else workers
     if workers < 1:
         raise DapError(f"workers is {workers}; it must be at least 1")
