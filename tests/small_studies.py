@@ -1,4 +1,4 @@
-"""A study that takes seconds."""
+"""Studies that take seconds."""
 
 import hashlib
 from pathlib import Path
@@ -7,7 +7,7 @@ import safetensors.numpy
 
 from dap.studies import Study, read_study
 
-STUDY = """
+TWELVE = """
 name: tiny
 train:
   suite: digits
@@ -26,7 +26,11 @@ prune:
 """
 
 
-def make_study(folder: Path, text: str = STUDY) -> Study:
+SIX = TWELVE.replace("seed: [0, 1]", "seed: 0")
+THREE = SIX.replace("target: [outline, plain]", "target: plain")
+
+
+def make_study(folder: Path, text: str = SIX) -> Study:
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "study.yaml").write_text(text)
     return read_study(folder / "study.yaml", folder / "runs")

@@ -110,9 +110,11 @@ def test_per_layer_is_exact_in_all_and_to_a_weight_in_each(seed, sparsity):
     scores = few_values(seed)
     masks = per_layer(scores, sparsity)
     assert masks.kept == keep_count(masks.total, sparsity)
+    # A layer whose share is less than one weight keeps one, at the cost of another layer.
+    least = sum(score.numel() * (1 - sparsity) < 1 for score in scores.values())
     for name, score in scores.items():
         kept = int(masks[name].sum())
-        assert abs(kept - score.numel() * (1 - sparsity)) <= 1 or kept == 1
+        assert abs(kept - score.numel() * (1 - sparsity)) <= 1 + least or kept == 1
         assert torch.equal(masks[name], keep_top(score.reshape(-1), kept).view(score.shape))
 
 

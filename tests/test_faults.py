@@ -7,10 +7,9 @@ from pathlib import Path
 import pytest
 
 from dap.studies.local import run_locally
-from small_studies import STUDY, contents, make_study
+from small_studies import THREE, contents, make_study
 
 DAP = Path(sys.executable).with_name("dap")
-SMALL = STUDY.replace("target: [outline, plain]\n  seed: [0, 1]", "target: plain")
 
 
 @pytest.fixture
@@ -30,7 +29,7 @@ def mounted(tmp_path):
 
 def test_a_full_disk_and_then_a_larger_one(mounted, tmp_path):
     """What fits is done and stays, the rest says why not, and goes on when there is room: to the same results."""
-    (tmp_path / "study.yaml").write_text(SMALL)
+    (tmp_path / "study.yaml").write_text(THREE)
     done = mounted(
         """
         mount -t tmpfs -o size=8m tmpfs $DISK
@@ -50,16 +49,16 @@ def test_a_full_disk_and_then_a_larger_one(mounted, tmp_path):
     assert left_over == 0
     assert 1 <= results < 3
     assert lines[second] == "exit 0", done.stdout + done.stderr
-    undisturbed = make_study(tmp_path / "undisturbed", SMALL)
+    undisturbed = make_study(tmp_path / "undisturbed", THREE)
     run_locally(undisturbed, list(undisturbed.runs), workers=1)
     assert len(contents(undisturbed)) == 8
     (tmp_path / "again").mkdir()
     (tmp_path / "copy").rename(tmp_path / "again" / "runs")
-    assert contents(make_study(tmp_path / "again", SMALL)) == contents(undisturbed)
+    assert contents(make_study(tmp_path / "again", THREE)) == contents(undisturbed)
 
 
 def test_a_read_only_disk(mounted, tmp_path):
-    (tmp_path / "study.yaml").write_text(SMALL)
+    (tmp_path / "study.yaml").write_text(THREE)
     train = "train digits --targets plain --backbone small_resnet --weights null --train.freeze-norms false"
     done = mounted(
         f"""

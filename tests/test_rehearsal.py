@@ -7,7 +7,6 @@ import pytest
 
 from dap.config import FinetuneConfig, PruneConfig, SwadConfig, TrainConfig
 from dap.data.cache import cache_folder
-from dap.objectives import OBJECTIVES
 from dap.runs import PruneSpec, TrainSpec, prune_dense, train_dense
 from dap.runs.rehearsal import Costs, expect, kind_of, rehearse
 from dap.specs import BestSpec, EvaluateSpec, ModelSpec
@@ -61,7 +60,7 @@ def test_the_sum_is_right_for_pruning():
 
 
 def test_the_number_of_evaluations_is_that_of_training(tmp_path):
-    for steps, every in ((1, 3), (6, 3), (7, 3), (8, 3)):
+    for steps, every in ((1, 3), (4, 3), (5, 3)):
         spec = replace(DENSE, train=replace(DENSE.train, steps=steps, check_every=every, batch_size=2))
         done = train_dense(spec, tmp_path / str(steps))
         costs = replace(COSTS, image=1.0, held_out=1, unseen=0)
@@ -84,8 +83,10 @@ def test_expected_and_taken(spec, tmp_path):
     assert 10**8 < found.memory < 10**11
 
 
-@pytest.mark.parametrize("objective", OBJECTIVES)
-def test_every_objective_can_be_rehearsed(objective):
+@pytest.mark.parametrize(
+    "objective", ["erm", "cdann", "miro", "mldg"]
+)  # those that learn beside the model, or step twice
+def test_objectives_can_be_rehearsed(objective):
     dense = replace(DENSE, objective=objective, train=replace(DENSE.train, batch_size=4, swad=SwadConfig()))
     assert rehearse(dense).seconds["training"] > 0
     assert rehearse(PruneSpec(dense, prune=PruneConfig(steps=20, batch_size=4))).seconds["mask learning"] > 0
@@ -117,7 +118,7 @@ def test_a_study_is_measured_once_for_every_kind(tmp_path):
     study, told = make_study(tmp_path), []
     found = rehearse_study(study, list(study.runs), 2, lambda run, number, count: told.append((number, count)))
     assert told == [(1, 3), (2, 3), (3, 3)]  # training, magnitude, DAP
-    assert found.runs == 12
+    assert found.runs == 6
     assert found.seconds == pytest.approx(sum(found.work.values()) / 2)
     assert list(tmp_path.iterdir()) == [tmp_path / "study.yaml"]
     nothing = rehearse_study(study, [], 2)

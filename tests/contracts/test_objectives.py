@@ -48,7 +48,13 @@ def test_what_an_objective_needs_is_said(name):
         pruner.step(make_batches())
 
 
-@pytest.mark.parametrize("name", [*OBJECTIVES, "erm, averaged"])
+_USUAL = ("erm", "coral", "group_dro")  # the others take minutes together
+
+
+@pytest.mark.parametrize(
+    "name",
+    [name if name in _USUAL else pytest.param(name, marks=pytest.mark.slow) for name in [*OBJECTIVES, "erm, averaged"]],
+)
 def test_every_objective_learns_the_digits(name):
     parts = {domain: split(data, index, 0) for index, (domain, data) in enumerate(digits().items())}
     del parts["rotated"]

@@ -7,13 +7,11 @@ import pytest
 from dap.errors import DapError
 from dap.report import make_table, read_records
 from dap.studies.local import run_locally
-from small_studies import STUDY, make_study
+from small_studies import THREE, make_study
 
 
 def test_records_of_a_study(tmp_path):
-    study = make_study(
-        tmp_path, STUDY.replace("seed: [0, 1]", "seed: 0").replace("target: [outline, plain]", "target: plain")
-    )
+    study = make_study(tmp_path, THREE)
     run_locally(study, list(study.runs), workers=1)
     records = read_records(study.folder)
     assert sorted((record.method, record.wished) for record in records) == [

@@ -11,12 +11,12 @@ from dap.studies.cluster import run_on_ray
 from dap.studies.events import Events
 from dap.studies.local import run_locally
 from dap.studies.status import status
-from small_studies import STUDY, contents, leftovers, make_study
+from small_studies import THREE, TWELVE, contents, leftovers, make_study
 
 ray = pytest.importorskip("ray", reason="needs ray: pip install 'dap[cluster]'")
 
 
-LONGER = STUDY.replace("steps: 6", "steps: 60").replace("steps: 8", "steps: 60")
+LONGER = TWELVE.replace("steps: 6", "steps: 60").replace("steps: 8", "steps: 60")
 
 
 def first_steps(folder: Path) -> int:
@@ -68,7 +68,7 @@ def test_a_node_that_is_removed_half_way(cluster, tmp_path):
 
 @pytest.mark.slow
 def test_the_command_with_a_cluster_of_its_own(tmp_path):
-    study = make_study(tmp_path, STUDY.replace("target: [outline, plain]\n  seed: [0, 1]", "target: plain"))
+    study = make_study(tmp_path, THREE)
     command = [Path(sys.executable).with_name("dap"), "study", "run", "study.yaml", "--out", "runs", "--engine", "ray"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

@@ -16,13 +16,17 @@ import pytest
 from dap.studies.events import Events
 from dap.studies.local import run_locally
 from dap.studies.status import forget_failure, status
-from small_studies import STUDY, contents, leftovers, make_study
+from small_studies import SIX, THREE, TWELVE, contents, leftovers, make_study
 
 
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory) -> dict[str, str]:
+    return alone(tmp_path_factory.mktemp("undisturbed"), SIX)
+
+
+def alone(folder: Path, text: str) -> dict[str, str]:
     """What one worker comes to."""
-    study = make_study(tmp_path_factory.mktemp("undisturbed"))
+    study = make_study(folder, text)
     outcomes = run_locally(study, list(study.runs), workers=1)
     assert set(outcomes.values()) == {"done"}
     assert list(outcomes) == list(study.runs)
@@ -47,10 +51,11 @@ def test_two_workers_come_to_the_same(undisturbed, tmp_path):
     assert {path: path.stat().st_mtime_ns for path in study.folder.rglob("result.json")} == before  # not made again
 
 
-@pytest.mark.parametrize("times", [3, pytest.param(20, marks=pytest.mark.slow)])
-def test_workers_that_are_killed_at_random(times, undisturbed, tmp_path):
+@pytest.mark.parametrize(("times", "text"), [(3, SIX), pytest.param(20, TWELVE, marks=pytest.mark.slow)])
+def test_workers_that_are_killed_at_random(times, text, request, tmp_path):
     """As the system does when memory runs out: the runs are tried again, and come to the same."""
-    study = make_study(tmp_path)
+    undisturbed = request.getfixturevalue("undisturbed") if text is SIX else alone(tmp_path / "alone", text)
+    study = make_study(tmp_path, text)
     rng, kills, over = random.Random(0), [0], threading.Event()
 
     def kill() -> None:
@@ -75,7 +80,7 @@ def test_workers_that_are_killed_at_random(times, undisturbed, tmp_path):
 
 @pytest.mark.slow
 def test_a_run_that_is_killed_again_and_again_fails_and_the_rest_is_done(tmp_path):
-    study = make_study(tmp_path, STUDY.replace("target: [outline, plain]\n  seed: [0, 1]", "target: outline"))
+    study = make_study(tmp_path, THREE)
     dense, magnitude, dap = study.runs
 
     def kill(run, progress):
@@ -91,8 +96,7 @@ def test_a_run_that_is_killed_again_and_again_fails_and_the_rest_is_done(tmp_pat
 
 
 def test_failures_keep_their_traceback_and_what_needs_them_waits(tmp_path):
-    text = STUDY.replace("target: [outline, plain]\n  seed: [0, 1]", "target: [moon, plain]")
-    study = make_study(tmp_path, text)
+    study = make_study(tmp_path, THREE.replace("target: plain", "target: [moon, plain]"))
     outcomes = run_locally(study, list(study.runs), workers=2)
     bad = next(run for run, spec in study.runs.items() if getattr(spec, "targets", ()) == ("moon",))
     states = {row.run: row.state for row in status(study)}
@@ -135,7 +139,7 @@ def test_ctrl_c_saves_and_the_same_command_goes_on(undisturbed, tmp_path):
         command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
     )
     deadline = time.monotonic() + 60
-    while not any(row.progress for row in status(study)):
+    while not any(row.state == "running" for row in status(study)):
         assert time.monotonic() < deadline
         time.sleep(0.1)
     os.killpg(process.pid, signal.SIGINT)  # as a terminal does

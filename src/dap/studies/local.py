@@ -2,8 +2,12 @@
 
 import multiprocessing
 import os
+import signal
+import threading
 import time
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
@@ -80,15 +84,8 @@ class Crew:
         ours, theirs = context.Pipe()
         number = min(set(range(self.workers)) - {worker.number for worker in self.crew})
         process = context.Process(target=_worker, args=(theirs, self.study.folder, self.threads, number), daemon=False)
-        before = os.environ.get("OMP_NUM_THREADS")
-        os.environ["OMP_NUM_THREADS"] = str(self.threads)
-        try:
+        with _inherited(self.threads):
             process.start()
-        finally:
-            if before is None:
-                del os.environ["OMP_NUM_THREADS"]
-            else:
-                os.environ["OMP_NUM_THREADS"] = before
         theirs.close()  # so that its end is seen when the worker's is gone
         self.crew.append(Worker(number, process, ours))
         return self.crew[-1]
@@ -150,6 +147,24 @@ class Crew:
             if worker.process.is_alive():
                 worker.process.kill()
                 worker.process.join()
+
+
+@contextmanager
+def _inherited(threads: int) -> Iterator[None]:
+    """Inside, processes begin with so many threads, and do not mind Ctrl-C: it is for the steps of a run to see it."""
+    before = os.environ.get("OMP_NUM_THREADS")
+    os.environ["OMP_NUM_THREADS"] = str(threads)
+    main = threading.current_thread() is threading.main_thread()  # signals are its own
+    handler = signal.signal(signal.SIGINT, signal.SIG_IGN) if main else None
+    try:
+        yield
+    finally:
+        if main:
+            signal.signal(signal.SIGINT, handler)
+        if before is None:
+            del os.environ["OMP_NUM_THREADS"]
+        else:
+            os.environ["OMP_NUM_THREADS"] = before
 
 
 def run_locally(
