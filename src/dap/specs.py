@@ -12,6 +12,8 @@ from dap.config import UNSET, FinetuneConfig, PruneConfig, TrainConfig
 from dap.errors import DapError
 from dap.methods import METHODS, SPARSITIES
 
+FORMAT = 1  # of a run's folder
+
 
 @dataclass(frozen=True)
 class TrainSpec:

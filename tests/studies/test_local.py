@@ -51,15 +51,17 @@ def test_two_workers_come_to_the_same(undisturbed, tmp_path):
     assert {path: path.stat().st_mtime_ns for path in study.folder.rglob("result.json")} == before  # not made again
 
 
-@pytest.mark.parametrize(("times", "text"), [(3, SIX), pytest.param(20, TWELVE, marks=pytest.mark.slow)])
-def test_workers_that_are_killed_at_random(times, text, request, tmp_path):
+@pytest.mark.parametrize(
+    ("times", "pause", "text"), [(3, 6.0, SIX), pytest.param(20, 2.5, TWELVE, marks=pytest.mark.slow)]
+)
+def test_workers_that_are_killed_at_random(times, pause, text, request, tmp_path):
     """As the system does when memory runs out: the runs are tried again, and come to the same."""
     undisturbed = request.getfixturevalue("undisturbed") if text is SIX else alone(tmp_path / "alone", text)
     study = make_study(tmp_path, text)
     rng, kills, over = random.Random(0), [0], threading.Event()
 
     def kill() -> None:
-        while kills[0] < times and not over.wait(rng.uniform(0.5, 6)):  # a worker takes seconds to begin
+        while kills[0] < times and not over.wait(rng.uniform(0.5, pause)):  # a worker takes seconds to begin
             if victims := children():
                 os.kill(rng.choice(victims), signal.SIGKILL)
                 kills[0] += 1
@@ -168,3 +170,18 @@ def test_workers_end_with_whoever_hired_them(tmp_path):
     while any(row.state == "running" for row in status(study)):
         assert time.monotonic() < deadline
         time.sleep(0.1)
+
+
+def test_a_folder_of_another_version_is_refused_and_kept(tmp_path):
+    study = make_study(tmp_path, THREE)
+    dense = next(iter(study.runs))
+    place = study.place(dense)
+    place.mkdir(parents=True)
+    (place / "spec.json").write_text('{"format": 0}')
+    (place / "result.json").write_text("{}")
+    found = status(study)[0]
+    assert found.state == "failed"
+    assert found.error.endswith("has format 0, this version of dap has 1: choose another out")
+    assert run_locally(study, [dense], workers=1) == {dense: "failed"}
+    assert (place / "spec.json").read_text() == '{"format": 0}'
+    assert (place / "result.json").read_text() == "{}"

@@ -26,13 +26,12 @@ from dap.engine import Engine
 from dap.errors import DapError
 from dap.files import write_atomic
 from dap.runs.environment import environment
-from dap.specs import KINDS, Spec, identity, read
+from dap.specs import FORMAT, KINDS, Spec, identity, read
 
 SPEC, RESULT, FAILURE, METRICS, ENVIRONMENT = (
     "spec.json", "result.json", "failure.json", "metrics.jsonl", "environment.json",
 )  # fmt: skip
 STATE = "state.safetensors"  # what going on needs
-_FORMAT = 1
 _LOCK = ".lock"
 _ROW = 2**14  # bytes, which hold at least one
 
@@ -73,7 +72,7 @@ def working_in(folder: Path, spec: Spec, engine: Engine) -> Iterator[Metrics]:
         _refuse_another(folder, spec)
         if (folder / SPEC).exists():
             _sweep(folder)
-        values = {"format": _FORMAT, "kind": spec.kind, "id": identity(spec), "spec": asdict(spec)}
+        values = {"format": FORMAT, "kind": spec.kind, "id": identity(spec), "spec": asdict(spec)}
         if not (folder / SPEC).exists():
             write_json(folder / SPEC, values)
         _note_environment(folder / ENVIRONMENT)
@@ -113,9 +112,9 @@ def read_spec(folder: str | Path) -> Spec:
     if not file.is_file():
         raise DapError(f"no {SPEC} in {folder}: give the folder of a run")
     values = read_json(file)
-    if values.get("format") != _FORMAT or values.get("kind") not in KINDS:
+    if values.get("format") != FORMAT or values.get("kind") not in KINDS:
         found = values.get("format", "none")
-        raise DapError(f"{file} has format {found}, this version of dap has {_FORMAT}: make the run again")
+        raise DapError(f"{file} has format {found}, this version of dap has {FORMAT}: make the run again")
     return read(KINDS[values["kind"]], values["spec"], str(file))
 
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from dap.specs import FORMAT
 from dap.studies.study import Study
 from dap.studies.work import Progress
 
@@ -26,6 +27,10 @@ def status(study: Study) -> list[RunStatus]:
 def status_of(study: Study, run: str) -> RunStatus:
     """`running` means that a process holds it at this moment; `stopped`, that it has begun and nobody does."""
     folder = study.place(run)
+    if (found := _format(folder)) not in (None, FORMAT):
+        return RunStatus(
+            run, "failed", f"{folder} has format {found}, this version of dap has {FORMAT}: choose another out"
+        )
     if study.done(run):
         return RunStatus(run, "done")
     if _held(folder / ".lock"):
@@ -35,6 +40,12 @@ def status_of(study: Study, run: str) -> RunStatus:
     if (folder / "spec.json").exists():
         return RunStatus(run, "stopped", progress=_progress(folder))
     return RunStatus(run, "waiting")
+
+
+def _format(folder: Path) -> object:
+    """Of the run's folder; None if there is none."""
+    file = folder / "spec.json"
+    return json.loads(file.read_text()).get("format", "none") if file.exists() else None
 
 
 def latest(folder: Path) -> Progress | None:
