@@ -41,11 +41,15 @@ def contents(study: Study) -> dict[str, str]:
     files = {}
     for pattern in ("*/result.json", "*/*/result.json", "*/*/masks.safetensors", "*/model.safetensors"):
         for path in sorted(study.folder.glob(pattern)):
-            data = path.read_bytes()
-            if path.name == "model.safetensors":  # the order of its metadata is that of a hash table
-                data = safetensors.numpy.save(safetensors.numpy.load(data))
-            files[str(path.relative_to(study.folder))] = hashlib.sha256(data).hexdigest()
+            files[str(path.relative_to(study.folder))] = hashed(path)
     return files
+
+
+def hashed(path: Path) -> str:
+    data = path.read_bytes()
+    if path.suffix == ".safetensors":  # the order of its metadata is that of a hash table
+        data = safetensors.numpy.save(safetensors.numpy.load(data))
+    return hashlib.sha256(data).hexdigest()
 
 
 def leftovers(study: Study) -> list[str]:

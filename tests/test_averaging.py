@@ -6,7 +6,7 @@ from itertools import accumulate
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from torch import nn
 from torch.utils.data import TensorDataset
@@ -26,7 +26,7 @@ def valley(losses: list[float], config: SwadConfig) -> range | None:
             break
     else:
         return None
-    threshold = sum(window) / config.converge * (1 + config.resolved().tolerance)
+    threshold = max(sum(window) / config.converge, window[0]) * (1 + config.resolved().tolerance)  # a mean is no less
     first = start
     while first > max(0, start - (config.patience - config.converge)) and losses[first - 1] <= threshold:
         first -= 1
@@ -67,6 +67,7 @@ def feed(swad: Swad, history: list[tuple[list[float], float]], step: int = 0) ->
         swad.close(step, loss)
 
 
+@example([([0.0], 0.7), ([1.0], 0.7), ([2.0], 0.7), ([3.0], 0.5)], SwadConfig(3, 3, 0.0))
 @given(HISTORY, CONFIG)
 @settings(max_examples=400, deadline=None)
 def test_averages_the_segments_of_the_valley_each_once(history, config):

@@ -35,6 +35,14 @@ def test_logs_of_a_study_are_drawn_run_by_run(tmp_path):
     assert drawn(tmp_path / "tensorboard" / "train-1") == {"training/loss": [(1, 0.5), (2, 0.25)]}
 
 
+def test_what_is_not_ours_stays(tmp_path):
+    (tmp_path / "tensorboard").mkdir()
+    (tmp_path / "tensorboard" / "mine.txt").write_text("precious")
+    with pytest.raises(DapError), tensorboard(tmp_path):
+        raise DapError("the folder is another run's")
+    assert (tmp_path / "tensorboard" / "mine.txt").read_text() == "precious"
+
+
 def test_nothing_is_drawn_unasked(tmp_path):
     with tensorboard(tmp_path, wanted=False):
         (tmp_path / "metrics.jsonl").write_text('{"step": 1, "loss": 1}\n')

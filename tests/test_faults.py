@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from dap.studies.local import run_locally
-from small_studies import THREE, contents, make_study
+from dap.cli import main
+from small_studies import THREE, hashed
 
 DAP = Path(sys.executable).with_name("dap")
 
@@ -27,43 +27,39 @@ def mounted(tmp_path):
     return run
 
 
+TRAIN = "train digits --targets plain --backbone small_resnet --weights null --train.freeze-norms false --train.steps 3"
+
+
 def test_a_full_disk_and_then_a_larger_one(mounted, tmp_path):
-    """What fits is done and stays, the rest says why not, and goes on when there is room: to the same results."""
-    (tmp_path / "study.yaml").write_text(THREE)
+    """It says so, leaves nothing half written, keeps what there was, and with more room ends with the same bits."""
     done = mounted(
-        """
-        mount -t tmpfs -o size=8m tmpfs $DISK
-        $DAP study run study.yaml --out $DISK/runs --workers 1; echo "exit $?"
+        f"""
+        mount -t tmpfs -o size=4m tmpfs $DISK
+        echo precious > $DISK/other
+        $DAP {TRAIN} --out $DISK/run; echo "exit $?"
         find $DISK -name '.*.????????' | wc -l
-        ls $DISK/runs/*/result.json | wc -l
+        ls $DISK/run; cat $DISK/other
         mount -o remount,size=100m $DISK
-        $DAP study retry study.yaml --out $DISK/runs --workers 1; echo "exit $?"
-        cp -r $DISK/runs copy
+        $DAP {TRAIN} --out $DISK/run --json > /dev/null; echo "exit $?"
+        cp -r $DISK/run copy
         """
     )
-    lines = done.stdout.splitlines()
-    first, second = (place for place, line in enumerate(lines) if line.startswith("exit"))
-    assert lines[first] == "exit 1"
-    assert any("failed" in line and "No space left on device" in line for line in lines[:first]), done.stdout
-    left_over, results = map(int, lines[first + 1 : first + 3])
-    assert left_over == 0
-    assert 1 <= results < 3
-    assert lines[second] == "exit 0", done.stdout + done.stderr
-    undisturbed = make_study(tmp_path / "undisturbed", THREE)
-    run_locally(undisturbed, list(undisturbed.runs), workers=1)
-    assert len(contents(undisturbed)) == 8
-    (tmp_path / "again").mkdir()
-    (tmp_path / "copy").rename(tmp_path / "again" / "runs")
-    assert contents(make_study(tmp_path / "again", THREE)) == contents(undisturbed)
+    assert done.stdout.splitlines() == [
+        "exit 1", "0", "environment.json", "failure.json", "metrics.jsonl", "spec.json", "precious", "exit 0"
+    ], done.stderr  # fmt: skip
+    assert done.stderr.count("\n") == 1
+    assert "No space left on device" in done.stderr
+    assert main([*TRAIN.split(), "--out", str(tmp_path / "undisturbed"), "--json"]) == 0
+    for name in ("result.json", "model.safetensors"):
+        assert hashed(tmp_path / "copy" / name) == hashed(tmp_path / "undisturbed" / name)
 
 
 def test_a_read_only_disk(mounted, tmp_path):
     (tmp_path / "study.yaml").write_text(THREE)
-    train = "train digits --targets plain --backbone small_resnet --weights null --train.freeze-norms false"
     done = mounted(
         f"""
         mount -t tmpfs -o ro tmpfs $DISK
-        $DAP {train} --train.steps 2 --out $DISK/run; echo "exit $?"
+        $DAP {TRAIN} --out $DISK/run; echo "exit $?"
         $DAP study run study.yaml --out $DISK/runs --workers 1 --json; echo "exit $?"
         """
     )

@@ -15,7 +15,7 @@ from data.small_suites import make_folder
 from small_studies import make_study
 
 DENSE = TrainSpec(
-    "digits", ("plain",), backbone="small_resnet", weights=None, train=TrainConfig(40, 1e-3, freeze_norms=False)
+    "digits", ("plain",), backbone="small_resnet", weights=None, train=TrainConfig(20, 1e-3, freeze_norms=False)
 )
 COSTS = Costs(
     step={"training": 2.0},
@@ -67,7 +67,7 @@ def test_the_number_of_evaluations_is_that_of_training(tmp_path):
         assert expect(spec, costs).seconds["evaluation"] == len(done["validation"])
 
 
-@pytest.mark.parametrize("spec", [DENSE, PruneSpec(DENSE, prune=PruneConfig(steps=40))])
+@pytest.mark.parametrize("spec", [DENSE, PruneSpec(DENSE, prune=PruneConfig(steps=20))])
 def test_expected_and_taken(spec, tmp_path):
     """Within a factor of three, on a machine that does other things too; disk within a fifth."""
     if isinstance(spec, PruneSpec):

@@ -83,17 +83,24 @@ def test_prune(home, here):
     lines = here(*PRUNE).splitlines()
     assert [line[:14].strip() for line in lines] == ["dense", "sparsity 50.0%", "sparsity 80.0%", "Magnitude, sav"]
     assert here("prune", "dense", "--dry-run", "--out", "nothing").startswith("time    about")
+    wrong = here("prune", "--model", "no.such:thing", "--suite", "pets", "--out", "nothing", code=1)
+    assert wrong == "dap: there is no no.such:thing: No module named 'no'\n"
+    assert "give its images with --suite" in here("prune", "no.such:thing", "--out", "nothing", code=1)
     assert not Path("nothing").exists()
 
 
 def test_evaluate(home, here):
     lines = dap(home, "evaluate", "sparse")
-    assert [line for line in lines if line[0] != " "] == ["sparsity 0.5", "sparsity 0.8"]
+    assert [line for line in lines if line[0] != " "] == ["dense model", "sparsity 0.5", "sparsity 0.8"]
     models = json.loads(here("evaluate", "sparse", "--sparsity", "0.8", "--json"))["models"]
     kept = json.loads(Path("sparse", "result.json").read_text())["sparse"]["0.8"]
     assert models["0.8"]["targets"]["night"]["80 %"]["accuracy"] == kept["targets"]["night"]["80 %"]
-    here("evaluate", "sparse", "--out", "numbers")
+    here("evaluate", "sparse/", "--out", "numbers")
     assert json.loads(Path("numbers", "result.json").read_text())["models"]["0.8"] == models["0.8"]
+    kept = Path("sparse", "result.json").read_text()
+    Path("sparse", "result.json").write_text(kept + " ")  # as if another run were there
+    assert "is about a run that was in sparse before" in here("evaluate", "sparse", "--out", "numbers", code=1)
+    Path("sparse", "result.json").write_text(kept)
     assert here("evaluate", "sparse", "--dry-run").startswith("time    about")
     wrong = here("evaluate", "sparse", "--sparsity", "0.7", code=1)
     assert wrong == "dap: sparse has no model 0.7; it has 0.5, 0.8\n"
@@ -156,6 +163,21 @@ def test_completion(home, here, tmp_path):
     assert complete("dap", "report", "dap.b") == ["dap.bash"]
     for shell in ("zsh", "tcsh"):
         assert "evaluate" in here("completion", shell)
+
+
+def test_a_file_of_options(home, here, capsys, tmp_path):
+    with pytest.raises(SystemExit):
+        main(train("again", "--print-config"))
+    text = capsys.readouterr().out
+    assert "freeze_norms: false" in text
+    (tmp_path / "values.yaml").write_text(text)
+    found = json.loads(here("train", "--config", str(tmp_path / "values.yaml"), "--json", "--train.steps", "2"))
+    assert found["steps"] == 2
+    assert found["spec"]["pixels"] == 16
+
+
+def test_a_run_belongs_to_its_precision(home, here):
+    assert "holds a run with" in here(*train("dense", "--precision", "bf16-mixed"), code=1)
 
 
 def test_version(here):

@@ -48,6 +48,8 @@ def _switched(parser: ArgumentParser, arguments: Sequence[str]) -> list[str]:
     """`--json` alone stands for `--json true`."""
     options = parser._option_string_actions.items()
     switches = {option for option, action in options if getattr(action, "_typehint", None) is bool}
+    # jsonargparse takes this one, of all, without a value only by its own name.
+    arguments = ["--print_config" if argument == "--print-config" else argument for argument in arguments]
     following = [*arguments[1:], ""]
     return [
         f"{argument}=true" if argument in switches and after.lower() not in ("true", "false") else argument

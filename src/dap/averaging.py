@@ -83,7 +83,8 @@ class Swad:
         if len(newest) < converge or min(newest) < newest[0]:
             self.recent = self.recent[-(patience - 1) :]
             return
-        self.walls = sum(newest) / converge * (1 + self.config.tolerance)
+        # Rounding may put the mean of equal numbers below them, and the valley would be empty.
+        self.walls = max(sum(newest) / converge, newest[0]) * (1 + self.config.tolerance)
         earlier = self.recent[:-converge]
         inside = next((i for i in reversed(range(len(earlier))) if earlier[i].loss > self.walls), -1) + 1
         for segment in earlier[inside:]:

@@ -41,6 +41,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _overview(given)
     from dap.arguments import call
 
+    if verb == "prune":  # the model is what is pruned, with its name or without
+        given = [argument.removeprefix("--model=") for argument in given if argument != "--model"]
     try:
         return call(VERBS[verb], f"dap {verb}", given[len(verb.split()) :])
     except DapError as error:

@@ -59,6 +59,15 @@ def launch(devices: int | str = 1, nodes: int = 1, precision: str = "32-true", a
     return Engine(Ranks(fabric.global_rank, fabric.world_size), fabric.device, fabric.autocast)
 
 
+def engine_on(device: str | None, precision: str = "32-true") -> Engine:
+    """One process, on a device: without Fabric, for whoever has started the process."""
+    found = None if device is None else torch.device(device)
+    if precision == "32-true":
+        return Engine(device=found)
+    kind = "cpu" if found is None else found.type
+    return Engine(device=found, precision=lambda: torch.autocast(kind, torch.bfloat16))
+
+
 class Job(Protocol):
     """Work that is done in steps, each on one batch per domain."""
 
@@ -126,7 +135,7 @@ def run(
                     save()
                 if on_step is not None:
                     on_step(stats)
-        except Exception:
+        except (Exception, SystemExit):  # whoever watches may end it: a worker of a study whose study has ended
             save()
             # Ctrl-C reaches the workers of a loader too, and its complaint is not the user's. Other processes, though,
             # would wait for this one.

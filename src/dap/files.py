@@ -1,6 +1,7 @@
 """Files that are whole or not there."""
 
 import os
+import re
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -27,8 +28,10 @@ def replacing(path: str | Path) -> Iterator[Path]:
         os.umask(umask)
         os.chmod(name, 0o666 & ~umask)  # mkstemp's files are private; a result is not
         os.replace(name, path)
-    except BaseException:
+    except BaseException as error:
         os.unlink(name)
+        if found := re.search(r"\(os error (\d+)\)", str(error)):  # safetensors has errors of its own for a full disk
+            raise OSError(int(found[1]), os.strerror(int(found[1])), str(path)) from error
         raise
 
 

@@ -1,5 +1,7 @@
-"""Progress with rate and time left; quiet where there is no terminal."""
+"""Progress with rate and time left: bars on a terminal, now and then a line elsewhere."""
 
+import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -36,6 +38,25 @@ def bars(quiet: bool = False) -> Progress:
     return Progress(*columns, console=console, disable=quiet or not console.is_terminal)
 
 
+class _Lines:
+    """What bars show, as a line every half a minute: for logs."""
+
+    EVERY = 30.0  # seconds
+
+    def __init__(self) -> None:
+        self.stage, self.start, self.first, self.told = "", 0.0, 0, 0.0
+
+    def tell(self, stage: str, step: int, steps: int, note: str) -> None:
+        now = time.monotonic()
+        if stage != self.stage:
+            self.stage, self.start, self.first, self.told = stage, now, step, now
+        if now - self.told < self.EVERY or step <= self.first:
+            return
+        self.told = now
+        left = duration((now - self.start) / (step - self.first) * (steps - step))
+        print(f"{stage}: {step} of {steps}, about {left} left{note and f', {note}'}", file=sys.stderr, flush=True)
+
+
 @contextmanager
 def progress(description: str, total: int, quiet: bool = False) -> Iterator[Callable[..., None]]:
     """A bar for `total` steps; inside, each call advances it by one, or to `done`, and shows a short note.
@@ -44,11 +65,13 @@ def progress(description: str, total: int, quiet: bool = False) -> Iterator[Call
     ...     advance("loss 0.5")
     ...     advance("loss 0.4")
     """
-    with bars(quiet) as bar:
-        task = bar.add_task(description, total=total, note="")
+    with stages(quiet) as tell:
+        steps = 0
 
         def advance(note: str = "", done: int | None = None) -> None:
-            bar.update(task, advance=1 if done is None else None, completed=done, note=note)
+            nonlocal steps
+            steps = steps + 1 if done is None else done
+            tell(description, steps, total, note)
 
         yield advance
 
@@ -63,8 +86,11 @@ def stages(quiet: bool = False) -> Iterator[Callable[[str, int, int, str], None]
     """
     with bars(quiet) as bar:
         tasks: dict[str, TaskID] = {}
+        lines = None if quiet or bar.console.is_terminal else _Lines()
 
         def advance(stage: str, step: int, steps: int, note: str) -> None:
+            if lines is not None:
+                lines.tell(stage, step, steps, note)
             if stage not in tasks:
                 tasks[stage] = bar.add_task(stage, total=steps, note="")
             bar.update(tasks[stage], completed=step, note=note)

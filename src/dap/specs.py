@@ -32,6 +32,7 @@ class TrainSpec:
     options: Mapping[str, Any] = field(default_factory=dict)  # of the objective
     train: TrainConfig = field(default_factory=TrainConfig)
     threads: int | None = None  # of torch, on which the last bits depend; None: as it finds them
+    precision: Literal["32-true", "bf16-mixed"] = "32-true"
 
     kind: typing.ClassVar[str] = "train"
 
@@ -39,7 +40,7 @@ class TrainSpec:
         """What the result depends on: options that were left open have their values. Not where the images are."""
         values = asdict(replace(self, train=self.train.resolved(self.suite, self.objective)))
         del values["root"]
-        return values
+        return _usual_left_out(values)
 
 
 @dataclass(frozen=True)
@@ -88,6 +89,7 @@ class PruneSpec:
     prune: PruneConfig = field(default_factory=PruneConfig)  # masked weights, batch size and seed are for every method
     finetune: FinetuneConfig = field(default_factory=FinetuneConfig)
     threads: int | None = None
+    precision: Literal["32-true", "bf16-mixed"] = "32-true"
 
     kind: typing.ClassVar[str] = "prune"
 
@@ -105,21 +107,31 @@ class PruneSpec:
         values["dense"] = self.dense if isinstance(self.dense, str) else self.dense.canonical()
         if self.sparsities is None and ":" not in allocation:
             values["sparsities"] = SPARSITIES
+        if self.method == "agnostic":
+            values["prune"]["alpha"] = 0.0
         if not method.learns:
             values["prune"] = {key: values["prune"][key] for key in ("include", "exclude", "batch_size", "seed")}
         if not (finetuned or self.method == "movement"):
             del values["finetune"]
         if not method.looks:
             del values["batches"]
-        return values
+        return _usual_left_out(values)
 
 
 @dataclass(frozen=True)
 class EvaluateSpec:
-    """An evaluation of the models of a training or of a pruning."""
+    """An evaluation of the models of a training or of a pruning, on every domain of their suite."""
 
-    run: TrainSpec | BestSpec | PruneSpec | str  # or its folder
+    run: TrainSpec | BestSpec | PruneSpec | str  # or its folder, or the file of a classifier
     sparsities: tuple[float | str, ...] | None = None  # of a pruning, or patterns, as they were asked for; None: all
+    attacks: tuple[Literal["fgsm", "pgd", "auto"], ...] = ()
+    restarts: int = 1  # of PGD
+    random_start: bool = True  # of PGD
+    seed: int = 0  # of random starts
+    corruptions: bool = False
+    images: int | None = None  # of each domain, for attacks and corruptions; None: all
+    interpret: bool = False
+    root: str | None = None  # the folder that holds the suite's own, if it is not where it was
     threads: int | None = None
 
     kind: typing.ClassVar[str] = "evaluate"
@@ -127,11 +139,25 @@ class EvaluateSpec:
     def canonical(self) -> dict[str, Any]:
         values = {**asdict(self), "run": self.run if isinstance(self.run, str) else self.run.canonical()}
         values["sparsities"] = None if self.sparsities is None else [str(wish) for wish in self.sparsities]
+        del values["root"]
+        if "pgd" not in self.attacks:
+            del values["restarts"], values["random_start"]
+        if not self.attacks:
+            del values["seed"]
+        if not (self.attacks or self.corruptions):
+            del values["images"]
         return values
 
 
 Spec = TrainSpec | BestSpec | PruneSpec | EvaluateSpec
 KINDS: dict[str, type[Spec]] = {cls.kind: cls for cls in (TrainSpec, BestSpec, PruneSpec, EvaluateSpec)}
+
+
+def _usual_left_out(values: dict[str, Any]) -> dict[str, Any]:
+    """An option that came later counts only where it is used: ids stay what they are."""
+    if values["precision"] == "32-true":
+        del values["precision"]
+    return values
 
 
 def identity(spec: Spec) -> str:
@@ -164,7 +190,13 @@ def read(cls: type, values: Any, where: str) -> Any:
     for name, part in known.items():
         if name not in values and part.default is MISSING and part.default_factory is MISSING:
             raise DapError(f"{where} needs {name}")
-    return cls(**{name: _convert(hints[name], value, f"{where}.{name}") for name, value in values.items()})
+    open_ = [name for name, value in values.items() if value is None and known[name].default is None]  # UNSET, too
+    return cls(
+        **{
+            name: None if name in open_ else _convert(hints[name], value, f"{where}.{name}")
+            for name, value in values.items()
+        }
+    )
 
 
 def _convert(hint: Any, value: Any, where: str) -> Any:
@@ -190,8 +222,6 @@ def _convert(hint: Any, value: Any, where: str) -> Any:
     if hint is float and isinstance(value, int) and not isinstance(value, bool):
         return float(value)
     if isinstance(hint, type) and isinstance(value, hint) and (hint is bool) == isinstance(value, bool):
-        return value
-    if value is None:  # UNSET: its default stands for a value that is found later
         return value
     raise DapError(f"{where} is {value!r}; it must be {_words(hint)}")
 

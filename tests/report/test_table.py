@@ -29,6 +29,11 @@ def test_a_seed_without_one_of_the_domains_is_left_out_and_counted():
     assert (cell.mean, cell.seeds, cell.missing, cell.spread) == (pytest.approx(0.3), 1, 1, None)
 
 
+def test_a_row_that_lacks_a_domain_altogether_has_no_mean():
+    table = make_table([record(0.2, 0, "a"), record(0.4, 0, "b"), record(1.0, 0, "a", method="Taylor")])
+    assert table.rows["Taylor"]["0.8"] is None
+
+
 def test_what_is_missing_is_no_zero():
     table = make_table([record(0.5, method="Dense", wished=None), record(0.4), record(0.3, wished="2:4")])
     assert table.columns == ("dense", "0.8", "2:4")

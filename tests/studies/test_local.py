@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from dap.checkpoints import load_state
+from dap.runs import read_metrics
 from dap.studies.events import Events
 from dap.studies.local import run_locally
 from dap.studies.status import forget_failure, status
@@ -112,6 +114,31 @@ def test_failures_keep_their_traceback_and_what_needs_them_waits(tmp_path):
     assert {row.run: row.state for row in status(study)}[bad] == "waiting"
 
 
+def test_a_worker_that_is_killed_when_it_has_nothing_to_do(tmp_path):
+    study = make_study(tmp_path, THREE)
+
+    def kill(run, outcome, error):
+        for pid in children():
+            os.kill(pid, signal.SIGKILL)
+        time.sleep(0.2)
+
+    assert run_locally(study, list(study.runs), workers=1, retries=0, events=Events(ended=kill)) == dict.fromkeys(
+        study.runs, "done"
+    )
+
+
+def test_what_failed_in_other_hands_is_not_done_again(tmp_path):
+    study = make_study(tmp_path, THREE)
+    dense = next(iter(study.runs))
+    study.place(dense).mkdir(parents=True)
+    (study.place(dense) / "failure.json").write_text('{"error": "theirs", "traceback": ""}')
+    errors = []
+    assert run_locally(study, [dense], 1, events=Events(ended=lambda *news: errors.append(news[2]))) == {
+        dense: "failed"
+    }
+    assert errors == ["theirs"]
+
+
 def _work(folder: Path) -> None:
     study = make_study(folder)
     run_locally(study, list(study.runs), workers=1)
@@ -134,8 +161,8 @@ def test_two_processes_on_one_study_never_do_the_same_run(undisturbed, tmp_path)
         assert len(steps) == len(set(steps)), run  # no step was done twice
 
 
-def test_ctrl_c_saves_and_the_same_command_goes_on(undisturbed, tmp_path):
-    study = make_study(tmp_path)
+def test_ctrl_c_saves_and_the_same_command_goes_on(tmp_path):
+    study = make_study(tmp_path, THREE.replace("steps: 6", "steps: 60"))
     command = [Path(sys.executable).with_name("dap"), "study", "run", "study.yaml", "--out", "runs", "--workers", "2"]
     process = subprocess.Popen(
         command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
@@ -151,8 +178,11 @@ def test_ctrl_c_saves_and_the_same_command_goes_on(undisturbed, tmp_path):
     states = {row.state for row in status(study)}
     assert "running" not in states
     assert states & {"stopped", "waiting"}
+    dense = study.place(next(iter(study.runs)))
+    _, values = load_state(dense / "state.safetensors", "dense training")
+    assert len(values["losses"]) == read_metrics(dense)[-1]["step"] < 60  # every step that was done is saved
     assert subprocess.run(command, cwd=tmp_path, capture_output=True).returncode == 0
-    assert contents(study) == undisturbed
+    assert {row.state for row in status(study)} == {"done"}
 
 
 def test_workers_end_with_whoever_hired_them(tmp_path):

@@ -99,6 +99,14 @@ def test_a_search_is_a_study_whose_best_is_pruned(tmp_path):
         ("{steps: 4}", "{steps: 4", "study.yaml, line 10 is not sound YAML"),
         ("{steps: 4}", "{steps: many}", "train.train.steps is 'many'; it must be a whole number"),
         ("seed: [0, 1]", "seed: [0, x]", "seed is 'x'"),
+        ("seed: [0, 1]", "seed: 1.5", "seed is 1.5; it must be a whole number"),
+        ("seed: [0, 1]", "seed: []", "study.yaml stands for no run"),
+        ("{steps: 4}", "{steps: 4, seed: 1}", "train has both seed and train.seed: leave one out"),
+        ("target: [", "targets: [plain]\n  target: [", "train has both target and targets: leave one out"),
+        ("{steps: 4}", "{learning_rate: null}", "train.train.learning_rate is None; it must be a number"),
+        ("name: small", "out: 5", "out is 5; it must be the name of a folder"),
+        ("  suite: digits\n", "  suite: digits\n  root: [a, b]\n", "two runs differ only in root"),
+        ("objective: [erm, coral]", "objective: [erm, coral]\n  seed: 3", "'seed' is there twice"),
     ],
 )
 def test_what_is_wrong_is_named_with_its_place(old, new, message, tmp_path):
@@ -107,7 +115,7 @@ def test_what_is_wrong_is_named_with_its_place(old, new, message, tmp_path):
 
 
 def test_no_study(tmp_path):
-    with pytest.raises(DapError, match="no study file at"):
+    with pytest.raises(DapError, match="no file at"):
         read_study(tmp_path / "study.yaml")
     with pytest.raises(DapError, match="holds no study: it needs at least `train:`"):
         read_study(write(tmp_path, "hello"))

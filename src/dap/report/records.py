@@ -10,7 +10,7 @@ from dap.errors import DapError
 from dap.methods import METHODS
 from dap.runs.folder import RESULT, SPEC, read_json, read_spec
 from dap.runs.opening import place_of
-from dap.specs import ModelSpec, PruneSpec, TrainSpec
+from dap.specs import BestSpec, ModelSpec, PruneSpec, TrainSpec, folder_name
 
 # A trial of one and the same thing: these do not tell rows of a table apart.
 _TRIAL = {"seed", "targets", "threads"}
@@ -38,32 +38,46 @@ def read_records(folder: str | Path) -> list[Record]:
     places = [folder] if (folder / SPEC).is_file() else sorted(path.parent for path in folder.glob(f"*/{SPEC}"))
     if not places:
         raise DapError(f"there are no runs in {folder}: give the folder of a study or of a run")
-    return [record for place in places if (place / RESULT).is_file() for record in _records(place)]
+    done = [place for place in places if (place / RESULT).is_file()]
+    trials = {name for place in done for name in _trials_of(place)}  # of a search: only the one that was chosen counts
+    return [record for place in done if place.name not in trials for record in _records(place)]
+
+
+def _trials_of(run: Path) -> list[str]:
+    spec = read_spec(run)
+    return [folder_name(candidate) for candidate in spec.candidates] if isinstance(spec, BestSpec) else []
 
 
 def _records(run: Path) -> Iterator[Record]:
     spec = read_spec(run)
     result = read_json(run / RESULT)
-    if isinstance(spec, TrainSpec):
-        yield _record(run, "Dense", spec, spec, None, {**result, "validation": result["score"]["accuracy"]})
+    if isinstance(spec, BestSpec):
+        result = read_json(run.parent / result["chosen"] / RESULT)
+    if isinstance(spec, TrainSpec | BestSpec):
+        row = {**result, "validation": result["score"]["accuracy"]}
+        yield _record(run, "Dense", {}, _named(spec), None, row)
     elif isinstance(spec, PruneSpec):
-        dense = spec.dense
-        if isinstance(dense, str) or not isinstance(dense, TrainSpec | ModelSpec):
-            dense = read_spec(place_of(dense, run))
-        assert isinstance(dense, TrainSpec | ModelSpec)
+        dense = read_spec(place_of(spec.dense, run)) if isinstance(spec.dense, str) else spec.dense
+        assert isinstance(dense, TrainSpec | BestSpec | ModelSpec)
         for wished, row in result["sparse"].items():
-            yield _record(run, METHODS[spec.method].title, spec, dense, wished, row)
+            yield _record(run, METHODS[spec.method].title, spec.canonical(), _named(dense), wished, row)
+
+
+def _named(dense: TrainSpec | BestSpec | ModelSpec) -> tuple[TrainSpec | ModelSpec, int]:
+    """What a dense model is called after: of a search its first trial, and how many there were."""
+    return (dense.candidates[0], len(dense.candidates)) if isinstance(dense, BestSpec) else (dense, 1)
 
 
 def _record(
     run: Path,
     method: str,
-    spec: TrainSpec | PruneSpec,
-    dense: TrainSpec | ModelSpec,
+    options: Mapping[str, Any],
+    named: tuple[TrainSpec | ModelSpec, int],
     wished: str | None,
     row: Mapping[str, Any],
 ) -> Record:
-    options = {"dense": dense.canonical()} if spec is dense else {**spec.canonical(), "dense": dense.canonical()}
+    dense, trials = named
+    options = {**options, "dense": {**dense.canonical(), "trials": trials}}
     unseen = [scores["all"] for scores in row["targets"].values()]
     return Record(
         run.name,

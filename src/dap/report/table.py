@@ -39,7 +39,7 @@ class Table:
 
 
 def make_table(records: Sequence[Record], side: Side = "unseen") -> Table:
-    """A seed counts where it has every unseen domain that the row has with any seed; options that differ name rows."""
+    """A seed counts where it has every unseen domain that any run has on the suite; options that differ name rows."""
     if not records:
         raise DapError("no run is finished yet: there is nothing to show")
     if side == "unseen" and any(record.unseen is None for record in records):
@@ -54,14 +54,21 @@ def make_table(records: Sequence[Record], side: Side = "unseen") -> Table:
         value = record.unseen if side == "unseen" else record.validation
         assert value is not None
         groups[_title(record, differing), column][record.seed][record.targets] = value
+    # Every unseen domain of the suite: what a row lacks is missing, not left out of its mean.
+    suites: dict[str, set[tuple[str, ...]]] = defaultdict(set)
+    for record in records:
+        suites[record.suite].add(record.targets)
+    expected = {_title(record, differing): suites[record.suite] for record in records}
     titles = dict.fromkeys(title for title, _ in groups)
-    rows = {title: {column: _cell(groups.get((title, column), {})) for column in columns} for title in titles}
+    rows = {
+        title: {column: _cell(groups.get((title, column), {}), expected[title]) for column in columns}
+        for title in titles
+    }
     targets = tuple(sorted({record.targets for record in records}))
     return Table(side, targets, tuple(sorted(columns, key=lambda column: (column != "dense", column))), rows)
 
 
-def _cell(seeds: dict[int, dict[tuple[str, ...], float]]) -> Cell | None:
-    targets = {target for found in seeds.values() for target in found}
+def _cell(seeds: dict[int, dict[tuple[str, ...], float]], targets: set[tuple[str, ...]]) -> Cell | None:
     means = [fmean(found.values()) for found in seeds.values() if set(found) == targets]
     if not means:
         return None

@@ -1,7 +1,6 @@
 """Logs as curves: what runs have written to metrics.jsonl, for TensorBoard."""
 
 import json
-import shutil
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -50,7 +49,6 @@ class _Follower:
         self.folder = folder
         self.writers: dict[Path, Any] = {}
         self.seen: dict[Path, int] = {}  # bytes of each log
-        shutil.rmtree(folder / CURVES, ignore_errors=True)
 
     def look(self) -> None:
         """Draw the lines that are new."""
@@ -80,7 +78,10 @@ class _Follower:
         from torch.utils.tensorboard import SummaryWriter
 
         if log not in self.writers:
-            self.writers[log] = SummaryWriter(str(self.folder / CURVES / log.parent.relative_to(self.folder)))
+            place = self.folder / CURVES / log.parent.relative_to(self.folder)
+            for drawn in place.glob("events.out.tfevents.*"):
+                drawn.unlink()
+            self.writers[log] = SummaryWriter(str(place))
         return self.writers[log]
 
     def close(self) -> None:

@@ -3,7 +3,7 @@
 import importlib
 import os
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import safetensors.torch
@@ -18,7 +18,7 @@ from dap.models import Classifier, ModelCard, create_classifier, load_weights, s
 from dap.models.weights import read_weights
 from dap.objectives import Erm, Objective
 from dap.runs.folder import RESULT, read_json, read_spec
-from dap.runs.sources import Sources, divide, suite_of
+from dap.runs.sources import Sources, divide, notes_of, suite_of
 from dap.specs import BestSpec, ModelSpec, PruneSpec, Spec, TrainSpec, folder_name
 
 
@@ -33,17 +33,23 @@ class Opened:
     train: TrainConfig  # how it was trained, and will be trained on
 
 
-def open_dense(spec: PruneSpec, folder: Path, moved_to: Path | None = None) -> Opened:
-    """What `spec`, whose folder is given, prunes; `moved_to` says where a dense training is now."""
+def open_dense(spec: PruneSpec, folder: Path, moved_to: Path | None = None, root: str | None = None) -> Opened:
+    """What `spec`, whose folder is given, prunes; `moved_to` says where a dense training is now, `root` its images."""
     if isinstance(spec.dense, ModelSpec):
         return open_model(spec.dense, suite_of(spec.dense))
     place = moved_to or place_of(spec.dense, folder)
     if not place.is_dir():
-        raise DapError(f"the dense training {place} is not there: train it, or say where it is")
+        remedy = (
+            "for a model of your own give its images with --suite"
+            if ":" in place.name
+            else "train it, or say where it is"
+        )
+        raise DapError(f"the dense training {place} is not there: {remedy}")
     model, objective, card = load_dense(place)
     trained = read_spec(place)
     if not isinstance(trained, TrainSpec):
         raise DapError(f"{place} is no dense training: give the folder of one")
+    trained = trained if root is None else replace(trained, root=root)
     sources = divide(suite_of(trained), trained.targets, trained.train.seed)
     return Opened(model, objective, card, sources, trained.train)
 
@@ -56,7 +62,8 @@ def is_there(spec: PruneSpec, folder: Path, moved_to: Path | None = None) -> boo
 def place_of(run: Spec | str, folder: Path) -> Path:
     """Where a run is that the one in `folder` needs: a study keeps its runs side by side."""
     if isinstance(run, str):
-        return Path(run)
+        above = (parent / run for parent in folder.absolute().parents)  # it was said from a folder above, as a rule
+        return next((place for place in (Path(run), *above) if place.exists()), Path(run))
     place = folder.parent / folder_name(run)
     if isinstance(run, BestSpec) and (place / RESULT).is_file():
         place = folder.parent / read_json(place / RESULT)["chosen"]
@@ -67,7 +74,7 @@ def open_model(spec: ModelSpec, suite: Suite) -> Opened:
     """A model from elsewhere, to be pruned on the images of `suite`."""
     sources = divide(suite, spec.targets, spec.train.seed)
     model = _own(spec) if ":" in spec.model else _of_timm(spec, suite)
-    notes = {"suite": suite.name, "targets": list(spec.targets), "sources": list(sources.train)}
+    notes = {**notes_of(spec, suite), "sources": list(sources.train)}
     card = ModelCard(suite.classes, suite.pixels, suite.mean, suite.std, notes)
     return Opened(model.eval(), Erm(), card, sources, spec.train)
 
@@ -78,9 +85,12 @@ def _own(spec: ModelSpec) -> nn.Module:
         sys.path.insert(0, os.getcwd())
     try:
         factory = getattr(importlib.import_module(module), name)
-    except (ImportError, AttributeError) as error:
-        raise DapError(f"there is no {spec.model}: {error}") from None
-    model = factory()
+    except (ImportError, AttributeError, SyntaxError) as error:
+        raise DapError(f"there is no {spec.model}: {error}") from error
+    try:
+        model = factory()
+    except Exception as error:
+        raise DapError(f"{spec.model}() fails: {type(error).__name__}: {error}") from error
     if not isinstance(model, nn.Module):
         raise DapError(f"{spec.model} gives a {type(model).__name__}: it must give a torch.nn.Module")
     if spec.weights is not None:

@@ -112,6 +112,10 @@ def prune_dense(
             "sparse": dict(sorted(there.items())),
         }
         if engine.first:
+            for left_over in folder.glob(
+                "finetuning-*.safetensors"
+            ):  # of a process that was killed before it tidied up
+                left_over.unlink()
             write_json(folder / RESULT, result)
     return as_read(result)
 
@@ -123,13 +127,14 @@ def load_pruned(
 
     `wished` is the sparsity that was asked for. `dense` says where the dense training is now, if it was moved.
     """
-    folder, name = Path(folder), _folder_name(str(wished))
-    file = folder / name / RESULT
+    folder = Path(folder)
+    place = folder_of(folder, str(wished))
+    file = place / RESULT
     if not file.is_file():
         found = sorted(path.parent.name for path in folder.glob(f"*/{RESULT}"))
         raise DapError(f"no masks for {wished} in {folder}; it has {', '.join(found) or 'none'}")
-    masks = Masks.load(folder / name / _MASKS)
-    moved = folder / name / _MODEL if read_json(file)["weights moved"] else None
+    masks = Masks.load(place / _MASKS)
+    moved = place / _MODEL if read_json(file)["weights moved"] else None
     spec = read_spec(folder)
     if not isinstance(spec, PruneSpec):
         raise DapError(f"{folder} is no pruning: give the folder of one")
@@ -145,7 +150,7 @@ def load_pruned(
 
 def _keep(folder: Path, pruned: Pruned, opened: Opened, engine: Engine) -> dict[str, Any]:
     """Write one sparse model down, with its numbers."""
-    place = folder / _folder_name(pruned.wished)
+    place = folder_of(folder, pruned.wished)
     result = {
         "wished": pruned.wished,
         "sparsity": pruned.masks.sparsity,
@@ -178,5 +183,6 @@ def _identity(model: nn.Module) -> int:
     return checksum(torch.tensor([checksum(tensor) for tensor in model.state_dict().values()]))
 
 
-def _folder_name(wished: str) -> str:
-    return wished.replace(":", "-of-")
+def folder_of(run: Path, wished: str) -> Path:
+    """Of one sparse model."""
+    return run / wished.replace(":", "-of-")

@@ -28,7 +28,7 @@ from dap.masking import maskable_weights
 from dap.objectives import Objective
 from dap.pruning import prune
 from dap.runs.folder import read_spec, threads
-from dap.runs.opening import open_model
+from dap.runs.opening import open_model, place_of
 from dap.runs.sources import Sources, divide
 from dap.runs.training import build, make_objective
 from dap.sources import Batch, batch_stream, take
@@ -37,6 +37,7 @@ from dap.training import train
 
 _STEPS = 6  # that are timed; the first and the last do more than the others
 _IMAGES = 64  # that are evaluated
+_PASSES = {"fgsm": 5 * 8, "pgd": 40 * 3 + 5 * 8, "auto": 5 * 7000}  # evaluations of an image that attacks amount to
 
 
 @dataclass(frozen=True)
@@ -92,7 +93,10 @@ def kind_of(spec: Spec) -> str:
 def dense_of(spec: Spec | ModelSpec | str) -> TrainSpec | ModelSpec:
     """The dense model, and the images, that a run is about."""
     if isinstance(spec, str):
-        return dense_of(read_spec(spec))
+        found = read_spec(spec)
+        if isinstance(found, PruneSpec) and isinstance(found.dense, str):
+            return dense_of(str(place_of(found.dense, Path(spec))))
+        return dense_of(found)
     if isinstance(spec, BestSpec):
         return spec.candidates[0]
     if isinstance(spec, PruneSpec):
@@ -123,7 +127,12 @@ def expect(spec: Spec, costs: Costs) -> Estimate:
         moved = values["finetuned"] or spec.method == "movement"
         disk = costs.state + models * (costs.masks + moved * costs.model)
     elif isinstance(spec, EvaluateSpec):
-        steps, evaluated, disk = {}, _models(spec) * both, 0
+        # Beside the sparse models the dense one; a gradient takes as long as three evaluations.
+        images = both if spec.images is None else min(both, spec.images * (1 + len(dense_of(spec).targets)))
+        passes = sum(_PASSES[name] * (spec.restarts if name == "pgd" else 1) for name in spec.attacks)
+        passes += 75 * spec.corruptions
+        models = _models(spec) + isinstance(spec.run, PruneSpec)
+        steps, evaluated, disk = {}, models * (both + passes * images), 0
     else:  # a choice among results
         return Estimate({}, 0, 0, 0)
     seconds = {"opening": costs.opening}

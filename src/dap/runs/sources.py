@@ -2,6 +2,7 @@
 
 import warnings
 from dataclasses import dataclass
+from typing import Any
 
 from torch import nn
 
@@ -25,6 +26,11 @@ class Sources:
 
 def suite_of(spec: TrainSpec | ModelSpec) -> Suite:
     return load_suite(spec.suite, spec.root, spec.pixels, on_corrupt=spec.on_corrupt)
+
+
+def notes_of(spec: TrainSpec | ModelSpec, suite: Suite) -> dict[str, Any]:
+    """For a model's card: the images that it is for, and how they were split."""
+    return {"suite": suite.name, "images": spec.suite, "targets": list(spec.targets), "seed": spec.train.seed}
 
 
 def divide(suite: Suite, targets: tuple[str, ...], seed: int) -> Sources:

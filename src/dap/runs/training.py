@@ -14,7 +14,7 @@ from dap.errors import DapError
 from dap.models import Classifier, ModelCard, create_classifier
 from dap.objectives import OBJECTIVES, Objective
 from dap.runs.folder import RESULT, STATE, as_read, finished, threads, working_in, write_json
-from dap.runs.sources import Sources, divide, on_targets, suite_of
+from dap.runs.sources import Sources, divide, notes_of, on_targets, suite_of
 from dap.specs import TrainSpec
 from dap.trainer import TrainStats
 from dap.training import Dense, train
@@ -77,8 +77,7 @@ def train_dense(
         )
         result = _result(spec, dense, sources, engine)
         if engine.first and not dense.interrupted:
-            notes = {"suite": suite.name, "targets": list(spec.targets)}
-            card = ModelCard(suite.classes, suite.pixels, suite.mean, suite.std, notes)
+            card = ModelCard(suite.classes, suite.pixels, suite.mean, suite.std, notes_of(spec, suite))
             save_dense(folder, model, dense.objective, tuple(sources.train), card)
             write_json(folder / RESULT, result)
     return as_read(result)
@@ -87,7 +86,10 @@ def train_dense(
 def build(spec: TrainSpec, suite: Suite) -> Classifier:
     """The model that training begins with."""
     options: dict[str, Any] = {}
-    if spec.backbone != "small_resnet":  # it takes images of any size, and has no such options
+    if spec.backbone == "small_resnet":  # it takes images of any size, and has no such options
+        if spec.dropout or spec.stride_in_1x1:
+            raise DapError("small_resnet has neither dropout nor stride_in_1x1: leave them out")
+    else:
         options = {"pixels": suite.pixels, "dropout": spec.dropout, "stride_in_1x1": spec.stride_in_1x1}
     with torch.random.fork_rng([]):
         torch.manual_seed(spec.train.seed)

@@ -3,6 +3,7 @@
 import logging
 import os
 import socket
+import time
 from pathlib import Path
 from typing import Any
 
@@ -41,10 +42,19 @@ def run_on_ray(
         except (ConnectionError, ValueError) as error:
             raise DapError(f"no ray cluster at {address}: {error}") from None
     try:
+        _require(ray, study.threads, gpus)
         return _Schedule(study, runs, _task(ray, study.threads, gpus, retries), ray, events).work()
     finally:
         if ours:
             ray.shutdown()
+
+
+def _require(ray: Any, threads: int, gpus: float) -> None:
+    """Refuse to wait for a machine that is not there."""
+    machines = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+    if not any(found.get("CPU", 0) >= threads and found.get("GPU", 0) >= gpus for found in machines):
+        wished = f"{threads} processors" + (f" and {gpus:g} GPUs" if gpus else "")
+        raise DapError(f"no machine of the ray cluster has {wished}, which every run needs: lower threads or --gpus")
 
 
 def _task(ray: Any, threads: int, gpus: float, retries: int) -> Any:
@@ -85,17 +95,21 @@ class _Schedule:
                     self.events.progress(run, news)
             for reference in ready:
                 run = at_work.pop(reference)
-                outcome, error = self._outcome(reference)
+                outcome, error = self._outcome(reference, run)
                 if outcome == "busy":  # in someone else's hands
                     self.pending.append(run)
+                    time.sleep(_PAUSE)
                 else:
                     self.outcomes[run] = outcome
                     self.events.ended(run, outcome, error)
 
-    def _outcome(self, reference: Any) -> tuple[str, str]:
+    def _outcome(self, reference: Any, run: str) -> tuple[str, str]:
+        from dap.runs.folder import note_failure
+
         try:
             return self.ray.get(reference)
-        except self.ray.exceptions.RayTaskError as error:
-            return "failed", str(error.cause)
         except self.ray.exceptions.RayError as error:  # its process died more often than it may
-            return "failed", str(error).splitlines()[0]
+            cause = getattr(error, "cause", None) or str(error).splitlines()[0]
+            self.study.place(run).mkdir(exist_ok=True)
+            note_failure(self.study.place(run), RuntimeError(str(cause)))
+            return "failed", str(cause)

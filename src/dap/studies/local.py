@@ -65,12 +65,22 @@ class Crew:
                 if len(self.crew) == self.workers:
                     return
                 worker = self._hire()
-            self.pending.remove(run)
-            if self.later.pop(run, None) is not None and (found := status_of(self.study, run)).state == "failed":
-                self._ended(run, "failed", found.error)  # in someone else's hands
+            found = status_of(self.study, run)
+            if found.state == "running":  # in someone else's hands
+                self.later[run] = time.monotonic() + _PAUSE
                 continue
-            worker.run = run
-            worker.pipe.send(self.study.runs[run])
+            self.pending.remove(run)
+            self.later.pop(run, None)
+            if found.state == "failed":
+                self._ended(run, "failed", found.error)
+                continue
+            try:
+                worker.pipe.send(self.study.runs[run])
+            except OSError:  # killed while it had nothing to do
+                self.pending.insert(0, run)
+                self._lost(worker)
+            else:
+                worker.run = run
 
     def _next(self) -> str | None:
         now = time.monotonic()
@@ -98,7 +108,7 @@ class Crew:
             worker = pipes[pipe]
             try:
                 message = worker.pipe.recv()
-            except (EOFError, ConnectionResetError):
+            except (EOFError, OSError):  # also in the middle of a message
                 self._lost(worker)
                 continue
             run = worker.run
@@ -184,7 +194,7 @@ def _worker(pipe: Connection, folder: Path, threads: int, number: int) -> None:
 
     def tell(progress: Progress) -> None:
         nonlocal told
-        if os.getppid() == 1 or pipe.poll():  # nobody is there any more, or wants it
+        if pipe.poll():  # nobody is at the other end any more
             raise SystemExit(1)
         if time.monotonic() - told > 0.2 or progress.step == progress.steps:
             pipe.send(progress)

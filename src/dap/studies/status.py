@@ -73,6 +73,8 @@ def _held(lock: Path) -> bool:
         probe.acquire(timeout=0)
     except Timeout:
         return True
+    except OSError:  # nobody can work where nobody can write
+        return False
     probe.release()
     return False
 

@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 from dap.errors import DapError
 from dap.specs import BestSpec, EvaluateSpec, ModelSpec, PruneSpec, Spec, TrainSpec, folder_name, read
 from dap.studies.grid import expand
+from dap.studies.yaml_file import read_yaml
 
 _OnImages = TypeVar("_OnImages", TrainSpec, ModelSpec)
 _KEYS = ("name", "out", "threads", "train", "model", "prune", "evaluate")
@@ -26,6 +27,8 @@ class Study:
     def add(self, spec: Spec) -> str:
         """With what it needs; once, however often it is added."""
         name = folder_name(spec)
+        if name in self.runs and getattr(self.runs[name], "root", None) != getattr(spec, "root", None):
+            raise DapError(f"two runs differ only in root, which is where the images are, not which: {name}")
         if name not in self.runs:
             before: tuple[Spec, ...] = ()
             if isinstance(spec, BestSpec):
@@ -57,16 +60,8 @@ class Study:
 
 def read_study(file: str | Path, out: str | Path | None = None) -> Study:
     """The study in a YAML file. Its runs go to `out`, else to the file's own `out`, else to runs/<name>."""
-    import yaml
-
     file = Path(file)
-    if not file.is_file():
-        raise DapError(f"no study file at {file}")
-    try:
-        values = yaml.safe_load(file.read_text())
-    except yaml.YAMLError as error:
-        line = f", line {mark.line + 1}" if (mark := getattr(error, "problem_mark", None)) else ""
-        raise DapError(f"{file}{line} is not sound YAML: {getattr(error, 'problem', error)}") from None
+    values = read_yaml(file)
     if not isinstance(values, Mapping):
         raise DapError(f"{file} holds no study: it needs at least `train:` or `model:`")
     for key in values:
@@ -76,28 +71,30 @@ def read_study(file: str | Path, out: str | Path | None = None) -> Study:
     threads = values.get("threads", 1)
     if not isinstance(threads, int) or threads < 1:
         raise DapError(f"threads is {threads!r}; it must be a whole number of at least 1")
+    if not isinstance(values.get("out", ""), str):
+        raise DapError(f"out is {values['out']!r}; it must be the name of a folder")
     study = Study(name, Path(out or values.get("out") or Path("runs") / name), threads)
     if not values.keys() & {"train", "model"}:
         raise DapError("the study has no `train:` and no `model:`: say which dense models it is about")
-    dense = (*_trainings(values.get("train"), threads), *_models(values.get("model")))
+    dense = (*_trainings(values.get("train", []), threads), *_models(values.get("model", [])))
     for one in dense:
         specs: list[TrainSpec | BestSpec | PruneSpec] = [] if isinstance(one, ModelSpec) else [one]
-        specs += _prunings(values.get("prune"), one, threads)
+        specs += _prunings(values.get("prune", []), one, threads)
         for spec in specs:
             study.add(spec)
             for evaluation in _evaluations(values, spec, threads):
                 study.add(evaluation)
+    if not study.runs:
+        raise DapError(f"{file} stands for no run: a list in it is empty, or `model:` has no `prune:`")
     return study
 
 
 def _blocks(values: Any, name: str) -> Iterator[tuple[str, dict[str, Any]]]:
     """Options, or a list of them, each with what to call it in an error."""
-    if values is None:
-        return
     blocks = values if isinstance(values, list) else [values]
     for number, block in enumerate(blocks):
         if not isinstance(block, Mapping):
-            raise DapError(f"{name} must be options, or a list of them")
+            raise DapError(f"{name} must be options, or a list of them, not {block!r}")
         yield f"{name}[{number}]" if isinstance(values, list) else name, dict(block)
 
 
@@ -116,10 +113,17 @@ def _models(values: Any) -> Iterator[ModelSpec]:
 
 def _on_images(cls: type[_OnImages], block: dict[str, Any], where: str) -> Iterator[_OnImages]:
     """Everything that `block` stands for; `target` and `seed` are short for two of its options."""
+    inner = block.get("train")
+    if "target" in block and "targets" in block:
+        raise DapError(f"{where} has both target and targets: leave one out")
+    if "seed" in block and isinstance(inner, Mapping) and "seed" in inner:
+        raise DapError(f"{where} has both seed and train.seed: leave one out")
     for row in expand(block, cls, {"target": str, "seed": int}):
         if "target" in row:
             row["targets"] = [row.pop("target")]
         seed = row.pop("seed", None)
+        if seed is not None and type(seed) is not int:
+            raise DapError(f"{where}.seed is {seed!r}; it must be a whole number")
         spec = read(cls, row, where)
         yield spec if seed is None else replace(spec, train=replace(spec.train, seed=seed))
 

@@ -42,5 +42,7 @@ def _trial(spec: TrainSpec, seed: int, number: int) -> TrainSpec:
     ranges = TRAINING | ({"batch_size": LogUniform(3, 5, base=2, whole=True)} if spec.suite == "DomainNet" else {})
     drawn = {name: found.draw(rng) for name, found in ranges.items()}
     dropout = DROPOUT.draw(rng)
+    if spec.backbone == "small_resnet":  # it has none
+        dropout = 0.0
     options = {name: found.draw(rng) for name, found in OBJECTIVES[spec.objective].search.items()}
     return replace(spec, train=replace(spec.train, **drawn), dropout=dropout, options={**spec.options, **options})

@@ -37,12 +37,10 @@ def work_on(
 
 
 def _do(spec: Spec, folder: Path, tell: Callable[[Progress], None], device: str | None) -> None:
-    import torch
-
-    from dap.engine import Engine
+    from dap.engine import engine_on
     from dap.runs import choose_best, evaluate_run, prune_dense, train_dense
 
-    engine = Engine(device=None if device is None else torch.device(device))
+    engine = engine_on(device, getattr(spec, "precision", "32-true"))
     if isinstance(spec, TrainSpec):
         steps = spec.train.resolved(spec.suite, spec.objective).steps
         result = train_dense(
@@ -62,5 +60,5 @@ def _do(spec: Spec, folder: Path, tell: Callable[[Progress], None], device: str 
             spec,
             folder,
             engine=engine,
-            on_step=lambda name, number, count: tell(Progress("evaluation", number, count, name)),
+            on_step=lambda stage, number, count: tell(Progress(stage, number, count, "")),
         )

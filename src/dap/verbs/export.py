@@ -24,9 +24,11 @@ def export_model(
     from dap.dense import load_dense
     from dap.errors import DapError
     from dap.runs import load_pruned
-    from dap.runs.evaluating import model_names
     from dap.runs.opening import save_model
+    from dap.runs.subjects import model_names
 
+    if Path(out).is_dir():
+        raise DapError(f"{out} is a folder: name the file in it")
     names = model_names(Path(run))
     if names == ["dense"]:
         if sparsity is not None:

@@ -1,7 +1,7 @@
 """dap prune: any method."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from dap.config import FinetuneConfig, PruneConfig
 from dap.errors import DapError
@@ -28,7 +28,8 @@ def prune_suite(
     finetune: FinetuneConfig = FinetuneConfig(),  # noqa: B008  # frozen
     devices: str = "1",
     nodes: int = 1,
-    precision: str = "32-true",
+    precision: Literal["32-true", "bf16-mixed"] = "32-true",
+    threads: int | None = None,
     accelerator: str = "auto",
     dry_run: bool = False,
     tensorboard: bool = False,
@@ -60,6 +61,7 @@ def prune_suite(
         devices: processes on this machine, one for each device; auto for all
         nodes: machines
         precision: 32-true, or bf16-mixed
+        threads: of torch, on which the last bits depend (default: as many as it takes)
         accelerator: auto, cpu or gpu
         dry_run: time a few steps, and say how long it will take and what it needs
         tensorboard: draw curves in <out>/tensorboard, for tensorboard --logdir
@@ -85,6 +87,8 @@ def prune_suite(
         batches,
         prune,
         finetune,
+        threads,
+        precision,
     )
     engine = launch(devices, nodes, precision, accelerator)
     if dry_run:

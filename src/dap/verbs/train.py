@@ -22,7 +22,8 @@ def train_suite(
     train: TrainConfig = TrainConfig(),  # noqa: B008  # frozen
     devices: str = "1",
     nodes: int = 1,
-    precision: str = "32-true",
+    precision: Literal["32-true", "bf16-mixed"] = "32-true",
+    threads: int | None = None,
     accelerator: str = "auto",
     dry_run: bool = False,
     tensorboard: bool = False,
@@ -49,6 +50,7 @@ def train_suite(
         devices: processes on this machine, one for each device; auto for all
         nodes: machines
         precision: 32-true, or bf16-mixed
+        threads: of torch, on which the last bits depend (default: as many as it takes)
         accelerator: auto, cpu or gpu
         dry_run: time a few steps, and say how long it will take and what it needs
         tensorboard: draw curves in <out>/tensorboard, for tensorboard --logdir
@@ -79,6 +81,8 @@ def train_suite(
         objective=objective,
         options=options or {},
         train=train,
+        threads=threads,
+        precision=precision,
     )
     engine = launch(devices, nodes, precision, accelerator)
     config = train.resolved(suite, objective)

@@ -1,0 +1,91 @@
+"""What someone who ships a model asks beside the mean: is it sure when it is wrong, and whom does it fail?"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from dap.errors import DapError
+from dap.evaluation.pixels import batches
+from dap.masking import frozen
+from dap.outputs import Outputs
+from dap.sources import Source
+
+BINS = 15
+
+
+@dataclass(frozen=True)
+class Assessment:
+    """A model on one dataset."""
+
+    accuracy: float
+    loss: float  # the negative log-likelihood of the labels, on average
+    calibration_error: float  # expected: by how much confidence and accuracy differ
+    classes: dict[int, float]  # accuracy by class, of those that occur
+    images: int
+
+    @property
+    def worst_class(self) -> int:
+        return min(self.classes, key=lambda label: self.classes[label])
+
+    def row(self, names: Sequence[str] | None = None) -> dict[str, Any]:
+        """Plain values; `names` are those of the classes."""
+        return {
+            "accuracy": self.accuracy,
+            "loss": self.loss,
+            "calibration_error": self.calibration_error,
+            "worst_class": names[self.worst_class] if names else self.worst_class,
+            "worst_class_accuracy": self.classes[self.worst_class],
+            "images": self.images,
+        }
+
+
+@torch.no_grad()
+def predictions(model: nn.Module, source: Source, batch_size: int = 256) -> tuple[Tensor, Tensor]:
+    """Logits [n, classes] and labels [n] over a whole dataset, in eval mode, on the CPU."""
+    first = next(model.parameters(), None)
+    logits, labels = [], []
+    with frozen(model):
+        for inputs, targets in batches(source, batch_size):
+            inputs = inputs if first is None else inputs.to(first.device)
+            logits.append(Outputs.of(model(inputs)).logits.float().cpu())
+            labels.append(targets.long().cpu())
+    if not logits:
+        raise DapError("an assessment needs at least one image")
+    return torch.cat(logits), torch.cat(labels)
+
+
+def assess(model: nn.Module, source: Source, batch_size: int = 256) -> Assessment:
+    """
+    >>> assess(nn.Identity(), [(100 * torch.eye(3), torch.tensor([0, 1, 1]))]).classes
+    {0: 1.0, 1: 0.5}
+    """
+    return assess_logits(*predictions(model, source, batch_size))
+
+
+def assess_logits(logits: Tensor, labels: Tensor) -> Assessment:
+    right = logits.argmax(1) == labels
+    confidence = logits.double().softmax(1).max(1).values
+    classes = {label: right[labels == label].double().mean().item() for label in labels.unique().tolist()}
+    return Assessment(
+        right.double().mean().item(),
+        F.cross_entropy(logits.double(), labels).item(),
+        expected_calibration_error(confidence, right),
+        classes,
+        len(labels),
+    )
+
+
+def expected_calibration_error(confidence: Tensor, right: Tensor, bins: int = BINS) -> float:
+    """The mean over images of |accuracy − confidence| of their bin; bins of equal width, (0, 1/15], (1/15, 2/15], …
+
+    >>> expected_calibration_error(torch.tensor([0.9, 0.9, 0.4]), torch.tensor([True, False, False]))
+    0.4
+    """
+    place = (confidence.double() * bins).ceil().clamp(1, bins).long() - 1
+    gap = torch.zeros(bins, dtype=torch.float64)
+    gap.index_add_(0, place, right.double() - confidence.double())
+    return round(gap.abs().sum().item() / len(confidence), 12)

@@ -1,0 +1,169 @@
+"""FGSM and PGD: the worst that a perturbation of at most ε in every pixel does to a model."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Literal, NamedTuple
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from dap.errors import DapError
+from dap.evaluation.pixels import InPixels, batches
+from dap.masking import frozen
+from dap.seeding import derive_seed
+from dap.sources import Source
+
+
+@dataclass(frozen=True)
+class Attack:
+    """An attack within the L∞ ball of radius `epsilon`, in pixels of [0, 1]."""
+
+    kind: Literal["fgsm", "pgd"]
+    epsilon: float
+    steps: int = 10  # of PGD
+    step_size: float | None = None  # of PGD; None: ε/2
+    random_start: bool = True  # of PGD
+    restarts: int = 1  # of PGD: the worst counts
+    seed: int = 0  # of the random starts
+
+    def __post_init__(self) -> None:
+        if self.kind not in ("fgsm", "pgd"):
+            raise DapError(f"there is no attack {self.kind!r}; choose fgsm or pgd")
+        if not self.epsilon > 0:
+            raise DapError(f"epsilon is {self.epsilon}; it must be above 0")
+        for name in ("steps", "restarts"):
+            if getattr(self, name) < 1:
+                raise DapError(f"{name} is {getattr(self, name)}; it must be at least 1")
+
+
+# By severity, 1 to 5.
+EPSILONS = tuple(value / 255 for value in (0.5, 1, 2, 4, 8))
+PGD_STEPS = (5, 5, 10, 10, 10)
+ATTACKS: dict[str, tuple[Attack, ...]] = {
+    "fgsm": tuple(Attack("fgsm", epsilon) for epsilon in EPSILONS),
+    "pgd": tuple(Attack("pgd", epsilon, steps) for epsilon, steps in zip(EPSILONS, PGD_STEPS, strict=True)),
+}
+
+
+class Attacked(NamedTuple):
+    """How a model does under an attack."""
+
+    clean: float  # accuracy without it
+    accuracy: float  # under it
+    no_gradient: float  # the share of images whose loss has no gradient, which FGSM and PGD cannot attack
+    images: int
+
+
+def perturb(model: nn.Module, pixels: Tensor, labels: Tensor, attack: Attack, first: int = 0) -> Tensor:
+    """Adversarial images, for a model of images in [0, 1]. `first` is the place of the first image in its dataset.
+
+    Of several restarts, the one that fools the model counts, else the one with the highest loss. Random starts are a
+    function of the seed, the restart and the image's place: the size of batches plays no part.
+    """
+    if attack.kind == "fgsm":
+        return _ascend(model, pixels, pixels, labels, attack.epsilon, attack.epsilon)
+    worst, highest = pixels, torch.full((len(pixels),), -torch.inf, device=pixels.device)
+    for restart in range(attack.restarts):
+        found = pixels
+        if attack.random_start:
+            found = (pixels + _starts(pixels, attack, restart, first)).clamp(0, 1)
+        for _ in range(attack.steps):
+            found = _ascend(model, found, pixels, labels, attack.step_size or attack.epsilon / 2, attack.epsilon)
+        merit = _merit(model, found, labels)
+        better = merit > highest
+        worst = torch.where(better.view(-1, *[1] * (pixels.dim() - 1)), found, worst)
+        highest = torch.where(better, merit, highest)
+    return worst
+
+
+def under_attack(
+    models: Mapping[str, InPixels],
+    source: Source,
+    attack: Attack,
+    *,
+    images: int | None = None,
+    batch_size: int = 64,
+) -> dict[str, Attacked]:
+    """Every model under the attack, each attacked on its own, on the first `images` of a dataset."""
+    found = {}
+    for name, model in models.items():
+        right = fooled = still = seen = 0
+        device = model.mean.device
+        with frozen(model):
+            for inputs, labels in batches(source, batch_size, images):
+                pixels, labels = model.pixels(inputs.to(device)), labels.to(device)
+                if seen == 0:
+                    check_attackable(model, pixels, labels)
+                still += int((_gradient(model, pixels, labels).flatten(1) == 0).all(1).sum())
+                adversarial = perturb(model, pixels, labels, attack, first=seen)
+                with torch.no_grad():
+                    clean = model(pixels).argmax(1) == labels
+                    right += int(clean.sum())
+                    # An image that is wrong without the attack needs none.
+                    fooled += int((clean & (model(adversarial).argmax(1) != labels)).sum())
+                seen += len(labels)
+        if seen == 0:
+            raise DapError("an attack needs at least one image")
+        found[name] = Attacked(right / seen, (right - fooled) / seen, still / seen, seen)
+    return found
+
+
+def check_attackable(model: nn.Module, pixels: Tensor, labels: Tensor) -> None:
+    """Refuse a model for which attacks by gradients mean nothing."""
+    with torch.no_grad():
+        same = torch.equal(model(pixels), model(pixels))
+    if not same:
+        raise DapError(
+            "two forward passes on the same images differ: the model draws random numbers, and an attack on it "
+            "measures them; make it deterministic"
+        )
+    if not _gradient(model, pixels, labels).any():
+        raise DapError(
+            "the gradient of the loss in the images is zero everywhere: the model rounds or detaches on the way, or is "
+            "constant, and FGSM and PGD would call it robust"
+        )
+
+
+def _gradient(model: nn.Module, pixels: Tensor, labels: Tensor) -> Tensor:
+    pixels = pixels.detach().requires_grad_()
+    with torch.enable_grad():
+        # The sum: an image's gradient does not depend on what else is in the batch.
+        loss = F.cross_entropy(model(pixels).float(), labels.long(), reduction="sum")
+        if not loss.requires_grad:
+            return torch.zeros_like(pixels)
+        (gradient,) = torch.autograd.grad(loss, pixels, allow_unused=True)
+    return torch.zeros_like(pixels) if gradient is None else gradient
+
+
+def _ascend(model: nn.Module, at: Tensor, pixels: Tensor, labels: Tensor, step: float, epsilon: float) -> Tensor:
+    """A step up the loss, back into the ball around `pixels`, back into [0, 1]."""
+    moved = at + step * _gradient(model, at, labels).sign()
+    return (pixels + (moved - pixels).clamp(-epsilon, epsilon)).clamp(0, 1)
+
+
+def _starts(pixels: Tensor, attack: Attack, restart: int, first: int) -> Tensor:
+    noise = np.empty(pixels.shape, np.float32)
+    for place in range(len(pixels)):
+        rng = np.random.Generator(np.random.SFC64(derive_seed("attack", attack.seed, restart, first + place)))
+        noise[place] = rng.uniform(-attack.epsilon, attack.epsilon, pixels.shape[1:])
+    return torch.from_numpy(noise).to(pixels)
+
+
+@torch.no_grad()
+def _merit(model: nn.Module, pixels: Tensor, labels: Tensor) -> Tensor:
+    """The loss; above every loss where the model is fooled."""
+    logits = model(pixels).float()
+    loss = F.cross_entropy(logits, labels.long(), reduction="none")
+    return torch.where(logits.argmax(1) != labels, loss + 1e6, loss)
+
+
+def named(names: str, **changes: object) -> dict[str, tuple[Attack, ...]]:
+    """The attacks of `ATTACKS` that are named, separated by commas, each at five severities."""
+    found = {}
+    for name in (part.strip() for part in names.split(",")):
+        if name not in ATTACKS:
+            raise DapError(f"there is no attack {name!r}; choose one of {', '.join(ATTACKS)}")
+        found[name] = tuple(replace(attack, **changes) for attack in ATTACKS[name])  # pyright: ignore[reportArgumentType]
+    return found

@@ -1,0 +1,129 @@
+"""What mask learning found: sure and unsure weights, layers, and where it disagrees with magnitude."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from dap.allocation import global_masks
+from dap.checkpoints import load_state
+from dap.criteria import Scores
+from dap.errors import DapError
+from dap.masking import maskable_weights
+from dap.masks import Masks
+
+
+@dataclass(frozen=True)
+class Learnt:
+    """What is left of mask learning, by weight: λ̃, whose sign decides, and the domain sensitivity S̄."""
+
+    logits: dict[str, Tensor]
+    sensitivity: dict[str, Tensor]
+
+
+def read_learnt(checkpoint: str | Path) -> Learnt:
+    """From the last checkpoint of mask learning, as a run keeps it in `state.safetensors`."""
+    if not Path(checkpoint).is_file():
+        raise DapError(f"no {checkpoint}: only mask learning leaves logits")
+    tensors, values = load_state(checkpoint, "mask learning")
+    shapes = values["pruner"]["weights"]
+    sizes = [int(np.prod(shape)) for shape in shapes.values()]
+    flat = {name: tensors[f"pruner.{name}"].float() for name in ("effective", "sensitivity")}
+    if len(flat["effective"]) != sum(sizes):
+        raise DapError(f"{checkpoint} has one logit for several weights: only those of single weights can be shown")
+    parts = {
+        name: dict(zip(shapes, map(Tensor.reshape, vector.split(sizes), map(tuple, shapes.values())), strict=True))
+        for name, vector in flat.items()
+    }
+    return Learnt(parts["effective"], parts["sensitivity"])
+
+
+def logit_histogram(logits: Mapping[str, Tensor], bins: int = 120) -> dict[str, Any]:
+    """Counts between edges; the share in the boundary region |λ̃| < 1; the threshold, which is 0."""
+    flat = torch.cat([part.flatten() for part in logits.values()])
+    counts, edges = np.histogram(flat.numpy(), bins)
+    boundary = (flat.abs() < 1).double().mean().item()
+    kept = (flat > 0).double().mean().item()
+    return {"edges": edges.tolist(), "counts": counts.tolist(), "boundary": boundary, "kept": kept, "threshold": 0.0}
+
+
+def by_layer(learnt: Learnt, model: nn.Module, masks: Masks) -> list[dict[str, Any]]:
+    """A row for every masked layer, in the model's order."""
+    weights = _weights(model, masks)
+    magnitude = _by_magnitude(weights, masks.sparsity)
+    rows = []
+    for name, weight in weights.items():
+        kept, large = masks[name], magnitude[name]
+        logits, sensitivity = learnt.logits[name], learnt.sensitivity[name]
+        rows.append(
+            {
+                "layer": name,
+                "weights": weight.numel(),
+                "sparsity": 1 - kept.double().mean().item(),
+                "keep_probability": logits.sigmoid().double().mean().item(),
+                "boundary": (logits.abs() < 1).double().mean().item(),
+                "sensitivity": sensitivity.double().mean().item(),
+                "sensitivity_and_magnitude": rank_correlation(sensitivity, weight.abs()),
+                "small_but_kept": (kept & ~large).sum().item(),
+                "large_but_pruned": (~kept & large).sum().item(),
+            }
+        )
+    return rows
+
+
+def against_magnitude(model: nn.Module, masks: Masks) -> dict[str, float]:
+    """Where masks disagree with global magnitude at the same sparsity.
+
+    `small_but_kept` is the share of kept weights that magnitude cuts, `large_but_pruned` the share of cut weights that
+    it keeps; `by_chance` is what the first would be for masks that know nothing of magnitude.
+    """
+    weights = _weights(model, masks)
+    magnitude = _by_magnitude(weights, masks.sparsity)
+    small = sum(int((masks[name] & ~magnitude[name]).sum()) for name in weights)
+    large = sum(int((~masks[name] & magnitude[name]).sum()) for name in weights)
+    pruned = masks.total - masks.kept
+    return {
+        "small_but_kept": small / max(masks.kept, 1),
+        "large_but_pruned": large / max(pruned, 1),
+        "by_chance": masks.sparsity,
+    }
+
+
+def overlaps(masks: Mapping[str, Masks]) -> list[dict[str, Any]]:
+    """For every pair: the share of weights kept by either that both keep, and what chance would give."""
+    rows = []
+    for (one, first), (other, second) in combinations(masks.items(), 2):
+        if set(first) != set(second):
+            raise DapError(f"masks {one} and {other} are not of the same weights")
+        both = first.kept * second.kept / first.total
+        chance = both / (first.kept + second.kept - both)
+        rows.append({"one": one, "other": other, "overlap": first.overlap(second), "by_chance": chance})
+    return rows
+
+
+def rank_correlation(one: Tensor, other: Tensor, most: int = 1_000_000) -> float:
+    """Spearman's, between equally many numbers; of more than `most`, every so manieth. Ties share their mean rank."""
+    from scipy.stats import rankdata
+
+    one, other = one.flatten(), other.flatten()
+    every = max(1, len(one) // most)
+    first, second = (vector[::every].double().numpy() for vector in (one, other))
+    if any(len(vector) < 2 or (vector == vector[0]).all() for vector in (first, second)):
+        return float("nan")
+    ranks = rankdata(first), rankdata(second)
+    return float(np.corrcoef(*ranks)[0, 1])
+
+
+def _weights(model: nn.Module, masks: Masks) -> dict[str, Tensor]:
+    masks.check(model)
+    every = maskable_weights(model)
+    return {name: every[name].detach().cpu() for name in masks}
+
+
+def _by_magnitude(weights: Mapping[str, Tensor], sparsity: float) -> Masks:
+    return global_masks(Scores({name: weight.abs() for name, weight in weights.items()}), sparsity, allow_empty=True)

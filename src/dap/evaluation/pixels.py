@@ -1,0 +1,64 @@
+"""Images in pixel space, [0, 1], and models that take them: where perturbations are measured."""
+
+from collections.abc import Iterator, Sequence
+
+import torch
+from torch import Tensor, nn
+
+from dap.outputs import Outputs
+from dap.sources import Batch, Source, is_dataset, take
+
+
+class InPixels(nn.Module):
+    """A model with its normalisation inside: images [n, c, h, w] in [0, 1] give logits.
+
+    >>> InPixels(nn.Identity(), (0.5,), (0.5,))(torch.ones(1, 1, 1, 1)).item()
+    1.0
+    """
+
+    mean: Tensor
+    std: Tensor
+
+    def __init__(self, model: nn.Module, mean: Sequence[float], std: Sequence[float]):
+        super().__init__()
+        first = next(model.parameters(), torch.empty(0))
+        self.model = model
+        self.register_buffer("mean", torch.tensor(mean, device=first.device).view(-1, 1, 1), persistent=False)
+        self.register_buffer("std", torch.tensor(std, device=first.device).view(-1, 1, 1), persistent=False)
+
+    def forward(self, pixels: Tensor) -> Tensor:
+        return Outputs.of(self.model((pixels - self.mean) / self.std)).logits
+
+    def pixels(self, normalised: Tensor) -> Tensor:
+        """What `forward` makes such images from."""
+        return (normalised * self.std + self.mean).clamp(0, 1)
+
+
+class Joined:
+    """Datasets one after the other, as batches of at most `images` images in all; it can be read again and again."""
+
+    def __init__(self, parts: Sequence[Source], images: int | None = None, size: int = 64):
+        self.parts, self.images, self.size = parts, images, size
+
+    def __len__(self) -> int:
+        """How many images."""
+        count = sum(len(part) for part in self.parts)
+        return count if self.images is None else min(self.images, count)
+
+    def __iter__(self) -> Iterator[Batch]:
+        left = len(self)
+        for part in self.parts:
+            count = min(left, len(part))
+            if count:
+                yield from batches(part, self.size, count)
+            left -= count
+
+
+def batches(source: Source, size: int, images: int | None = None) -> Iterator[Batch]:
+    """The first `images` of a dataset, or the batches of an iterable, in order."""
+    if not is_dataset(source):
+        yield from source
+        return
+    count = len(source) if images is None else min(images, len(source))
+    for indices in torch.arange(count).split(size):
+        yield take(source, indices)

@@ -1,0 +1,107 @@
+"""What the masks of a pruning tell, beside its numbers."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image
+
+from dap.evaluation.activation_maps import activation_maps
+from dap.evaluation.interpretation import against_magnitude, by_layer, logit_histogram, overlaps, read_learnt
+from dap.evaluation.pixels import InPixels
+from dap.files import replacing
+from dap.masks import Masks
+from dap.methods import METHODS
+from dap.runs.folder import RESULT, SPEC, STATE, read_spec
+from dap.runs.pruning import folder_of
+from dap.runs.subjects import Subjects
+from dap.sources import take
+from dap.specs import PruneSpec, TrainSpec
+
+MAPS = "activation_maps.png"
+_PICTURES = 4  # of each domain
+
+
+def interpret(
+    run: Path, subjects: Subjects, folder: Path | None, told: Callable[[str, int, int], None]
+) -> dict[str, Any]:
+    """Logits, layers, magnitude, and overlap with the masks of other prunings beside this one."""
+    spec = read_spec(run) if run.is_dir() else None
+    found: dict[str, Any] = {"by_sparsity": {}}
+    learnt = None
+    if isinstance(spec, PruneSpec) and METHODS[spec.method].learns:
+        learnt = read_learnt(run / STATE)
+        found["logits"] = logit_histogram(learnt.logits)
+    dense = subjects.models.get("dense")
+    for number, (name, masks) in enumerate(subjects.masks.items(), 1):
+        assert dense is not None
+        row: dict[str, Any] = {"against_magnitude": against_magnitude(dense, masks)}
+        if learnt is not None:
+            row["layers"] = by_layer(learnt, dense, masks)
+        row["overlaps"] = overlaps_beside(run, name, masks)
+        found["by_sparsity"][name] = row
+        told("interpretation", number, len(subjects.masks))
+    if folder is not None:
+        found["pictures"] = draw_maps(subjects, folder / MAPS)
+    return found
+
+
+def overlaps_beside(run: Path, name: str, masks: Masks) -> list[dict[str, Any]]:
+    """With masks of the same sparsity of every pruning in the same study: other methods, seeds, unseen domains."""
+    rows = []
+    for other in sorted(path.parent for path in run.parent.glob(f"prune-*/{RESULT}")):
+        file = folder_of(other, name) / "masks.safetensors"
+        if other == run or not file.is_file() or not (other / SPEC).is_file():
+            continue
+        spec, theirs = read_spec(other), Masks.load(file)
+        if isinstance(spec, PruneSpec) and set(theirs) == set(masks):
+            (row,) = overlaps({run.name: masks, other.name: theirs})
+            rows.append({**row, "method": spec.method, **_trial(spec)})
+    return rows
+
+
+def _trial(spec: PruneSpec) -> dict[str, Any]:
+    dense = spec.dense
+    if isinstance(dense, TrainSpec):
+        return {"seed": dense.train.seed, "targets": "+".join(dense.targets)}
+    return {"seed": spec.prune.seed, "targets": ""}
+
+
+def draw_maps(subjects: Subjects, file: Path) -> list[str] | None:
+    """Images, and where each model looks for their class; the names of the columns, None without convolutions."""
+    inputs, labels = [], []
+    unseen = {name: parts["80 %"] for name, parts in subjects.sources.targets.items()}
+    domains = {**subjects.sources.held_out, **unseen}
+    for data in domains.values():
+        images, targets = take(data, torch.arange(min(_PICTURES, len(data))))
+        inputs.append(images)
+        labels.append(targets)
+    images, targets = torch.cat(inputs), torch.cat(labels)
+    first = next(iter(subjects.models.values()))
+    wrapped = InPixels(first, subjects.card.mean, subjects.card.std)
+    device = wrapped.mean.device
+    pixels = wrapped.pixels(images.to(device)).cpu()
+    columns = [pixels]
+    for model in subjects.models.values():
+        try:
+            maps = activation_maps(model, images.to(device), targets.to(device)).cpu()
+        except Exception as error:
+            if "class activation maps are for convolutions" in str(error):
+                return None
+            raise
+        columns.append(_heat(pixels, maps))
+    grid = torch.cat([torch.cat(list(column), 1) for column in columns], 2)  # [3, rows, columns]
+    picture = Image.fromarray((255 * grid.permute(1, 2, 0)).round().byte().numpy().astype(np.uint8))
+    with replacing(file) as temporary:
+        picture.save(temporary, "PNG")
+    return ["image", *subjects.models]
+
+
+def _heat(pixels: torch.Tensor, maps: torch.Tensor) -> torch.Tensor:
+    """Grey images with warm colours where the map is high."""
+    grey = pixels.mean(1, keepdim=True).expand(-1, 3, -1, -1)
+    warm = torch.stack([torch.ones_like(maps), 1 - maps, torch.zeros_like(maps)], 1)
+    share = 0.7 * maps[:, None]
+    return (1 - share) * grey + share * warm

@@ -1,0 +1,80 @@
+"""What is evaluated: the models of a run, or of a file, and the images they are for."""
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from torch import nn
+
+from dap.data import load_suite
+from dap.dense import load_dense
+from dap.errors import DapError
+from dap.masks import Masks
+from dap.models import ModelCard, load_classifier
+from dap.runs.folder import RESULT, read_json, read_spec
+from dap.runs.opening import open_dense
+from dap.runs.pruning import load_pruned
+from dap.runs.sources import Sources, divide, suite_of
+from dap.specs import ModelSpec, PruneSpec, TrainSpec
+
+
+@dataclass(frozen=True)
+class Subjects:
+    """Models on the same images."""
+
+    models: dict[str, nn.Module]  # "dense", and by the sparsities that were asked for; "model", of a file
+    masks: dict[str, Masks]  # of the sparse ones
+    sources: Sources
+    card: ModelCard
+
+
+def model_names(run: Path) -> list[str]:
+    """Of the models of a finished run: `dense`, or the sparsities that were asked for."""
+    spec = read_spec(run)
+    if not isinstance(spec, TrainSpec | PruneSpec):
+        raise DapError(f"{run} holds no model: give the folder of a dense training or of a pruning")
+    if not (run / RESULT).is_file():
+        raise DapError(f"{run} is not done: there is no {RESULT} in it")
+    return ["dense"] if isinstance(spec, TrainSpec) else list(read_json(run / RESULT)["sparse"])
+
+
+def open_subjects(
+    run: Path, sparsities: tuple[float | str, ...] | None = None, dense: Path | None = None, root: str | None = None
+) -> Subjects:
+    """The dense model, and of a pruning also the sparse ones, or those of `sparsities`.
+
+    `dense` says where the dense training is now, `root` where the images are, if they were moved.
+    """
+    if run.is_file():
+        return _from_file(run, root)
+    names = model_names(run)
+    wished = names if sparsities is None else list(map(str, sparsities))
+    if unknown := [name for name in wished if name not in names]:
+        raise DapError(f"{run} has no model {', '.join(unknown)}; it has {', '.join(names)}")
+    spec = read_spec(run)
+    if isinstance(spec, TrainSpec):
+        spec = spec if root is None else replace(spec, root=root)
+        model, _, card = load_dense(run)
+        return Subjects({"dense": model}, {}, divide(suite_of(spec), spec.targets, spec.train.seed), card)
+    assert isinstance(spec, PruneSpec)
+    opened = open_dense(_moved(spec, root), run, dense, root)
+    subjects = Subjects({"dense": opened.model}, {}, opened.sources, opened.card)
+    for name in wished:
+        subjects.models[name], subjects.masks[name], _ = load_pruned(run, name, dense)
+    return subjects
+
+
+def _moved(spec: PruneSpec, root: str | None) -> PruneSpec:
+    """A user's own model is opened with its images, wherever they are."""
+    if root is None or not isinstance(spec.dense, ModelSpec):
+        return spec
+    return replace(spec, dense=replace(spec.dense, root=root))
+
+
+def _from_file(file: Path, root: str | None) -> Subjects:
+    model, card = load_classifier(file)
+    missing = [name for name in ("suite", "targets", "seed") if name not in card.notes]
+    if missing:
+        raise DapError(f"{file} does not say which images it is for ({', '.join(missing)}): evaluate the run's folder")
+    where = card.notes.get("images", card.notes["suite"])
+    suite = load_suite(where, root or card.notes.get("root"), card.pixels)
+    return Subjects({"model": model}, {}, divide(suite, tuple(card.notes["targets"]), card.notes["seed"]), card)

@@ -1,0 +1,145 @@
+"""Attacks: against foolbox, within their ball, and on models that cannot be attacked."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+from torch.utils.data import TensorDataset
+
+from conftest import make_model
+from dap.errors import DapError
+from dap.evaluation.attacks import ATTACKS, EPSILONS, Attack, check_attackable, named, perturb, under_attack
+from dap.evaluation.pixels import InPixels
+
+MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+
+
+def victim(kind: str = "convolutional") -> InPixels:
+    return InPixels(make_model(kind), MEAN, STD).eval()
+
+
+def images(count: int = 12, seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    pixels = torch.randint(256, (count, 3, 8, 8), generator=generator) / 255
+    return pixels, torch.randint(3, (count,), generator=generator)
+
+
+def test_normalisation_is_inside():
+    model, (pixels, _) = victim(), images()
+    mean, std = (torch.tensor(value).view(-1, 1, 1) for value in (MEAN, STD))
+    assert torch.allclose(model(pixels), model.model((pixels - mean) / std))
+    assert torch.allclose(model.pixels((pixels - mean) / std), pixels, atol=1e-6)
+
+
+@pytest.mark.parametrize("kind", ["convolutional", "attention"])
+@pytest.mark.parametrize("severity", range(5))
+@pytest.mark.filterwarnings("ignore")  # foolbox's own
+def test_equal_to_foolbox_element_for_element(kind, severity):
+    foolbox = pytest.importorskip("foolbox", reason="needs foolbox, which comes with the dev extra")
+    model, (pixels, labels) = victim(kind), images()
+    theirs = foolbox.PyTorchModel(model, bounds=(0, 1))
+    epsilon, steps = EPSILONS[severity], ATTACKS["pgd"][severity].steps
+    fgsm = foolbox.attacks.LinfFastGradientAttack()
+    raw, _, _ = fgsm(theirs, pixels, labels, epsilons=epsilon)
+    assert torch.equal(perturb(model, pixels, labels, ATTACKS["fgsm"][severity]), raw)
+    pgd = foolbox.attacks.LinfProjectedGradientDescentAttack(abs_stepsize=epsilon / 2, steps=steps, random_start=False)
+    raw, _, _ = pgd(theirs, pixels, labels, epsilons=epsilon)
+    ours = perturb(model, pixels, labels, Attack("pgd", epsilon, steps, random_start=False))
+    assert torch.equal(ours, raw)
+
+
+@settings(deadline=None, max_examples=40)
+@given(
+    st.sampled_from(["fgsm", "pgd"]), st.floats(1e-4, 0.5), st.integers(1, 4), st.booleans(), st.integers(1, 2),
+    st.integers(0, 99),
+)  # fmt: skip
+def test_the_perturbation_stays_in_its_ball_and_in_the_image(kind, epsilon, steps, random_start, restarts, seed):
+    model, (pixels, labels) = victim(), images(4, seed)
+    attack = Attack(kind, epsilon, steps, random_start=random_start, restarts=restarts, seed=seed)
+    found = perturb(model, pixels, labels, attack)
+    assert ((found - pixels).abs() <= epsilon + 1e-6).all()
+    assert (found >= 0).all()
+    assert (found <= 1).all()
+
+
+def test_attacks_hurt_and_more_of_them_hurts_more():
+    model, (pixels, labels) = victim(), images(60)
+    labels = model(pixels).argmax(1)  # all are right
+    data = TensorDataset((pixels - torch.tensor(MEAN).view(3, 1, 1)) / torch.tensor(STD).view(3, 1, 1), labels)
+    found = [under_attack({"m": model}, data, Attack("pgd", e / 255, 10))["m"] for e in (1, 8, 64)]
+    assert [one.clean for one in found] == [1.0, 1.0, 1.0]
+    accuracies = [one.accuracy for one in found]
+    assert accuracies == sorted(accuracies, reverse=True)
+    assert accuracies[-1] < 0.5
+    once = under_attack({"m": model}, data, Attack("pgd", 8 / 255, 2))["m"].accuracy
+    assert under_attack({"m": model}, data, Attack("pgd", 8 / 255, 2, restarts=4))["m"].accuracy <= once
+
+
+def test_random_starts_are_a_function_of_the_seed_and_the_image():
+    model, (pixels, labels) = victim(), images()
+    attack = Attack("pgd", 8 / 255, 3)
+    whole = perturb(model, pixels, labels, attack)
+    assert torch.equal(whole, perturb(model, pixels, labels, attack))
+    halves = torch.cat(
+        [perturb(model, pixels[part], labels[part], attack, first=part.start) for part in (slice(0, 5), slice(5, 12))]
+    )
+    assert torch.allclose(whole, halves, atol=1e-6)
+    assert not torch.equal(whole, perturb(model, pixels, labels, Attack("pgd", 8 / 255, 3, seed=1)))
+    assert not torch.equal(whole, perturb(model, pixels, labels, Attack("pgd", 8 / 255, 3, random_start=False)))
+
+
+class Rounding(nn.Module):
+    def forward(self, inputs):
+        return inputs.round().mean((2, 3))
+
+
+class Detached(nn.Module):
+    def forward(self, inputs):
+        return inputs.detach().mean((2, 3))
+
+
+class Noisy(nn.Module):
+    def forward(self, inputs):
+        return inputs.mean((2, 3)) + torch.randn(len(inputs), 3)
+
+
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [
+        (Rounding(), "the gradient of the loss in the images is zero everywhere"),
+        (Detached(), "the gradient of the loss in the images is zero everywhere"),
+        (Noisy(), "two forward passes on the same images differ"),
+    ],
+)
+def test_what_cannot_be_attacked_is_refused(model, message):
+    pixels, labels = images()
+    attacked = InPixels(model, (0.0,) * 3, (1.0,) * 3)
+    with pytest.raises(DapError, match=message):
+        check_attackable(attacked, pixels, labels)
+    with pytest.raises(DapError, match=message):
+        under_attack({"m": attacked}, TensorDataset(pixels, labels), ATTACKS["pgd"][2])
+
+
+def test_images_without_a_gradient_are_counted():
+    class HalfBlind(nn.Module):
+        def forward(self, inputs):
+            logits = inputs.mean((2, 3))
+            return torch.where((inputs[:, :1, 0, 0] > 0.5), logits.detach(), logits)
+
+    pixels, labels = images(40)
+    found = under_attack(
+        {"m": InPixels(HalfBlind(), (0.0,) * 3, (1.0,) * 3)}, TensorDataset(pixels, labels), ATTACKS["fgsm"][0]
+    )["m"]
+    assert found.no_gradient == pytest.approx((pixels[:, 0, 0, 0] > 0.5).float().mean().item())
+
+
+def test_severities_are_those_of_the_paper():
+    assert [round(attack.epsilon * 255, 6) for attack in ATTACKS["pgd"]] == [0.5, 1, 2, 4, 8]
+    assert [attack.steps for attack in ATTACKS["pgd"]] == [5, 5, 10, 10, 10]
+    assert all(attack.random_start and attack.step_size is None for attack in ATTACKS["pgd"])
+    assert named("fgsm, pgd", restarts=3)["pgd"][0].restarts == 3
+    with pytest.raises(DapError, match="there is no attack 'magic'; choose one of fgsm, pgd"):
+        named("magic")
+    with pytest.raises(DapError, match="epsilon is 0; it must be above 0"):
+        Attack("pgd", 0)

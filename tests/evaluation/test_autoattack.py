@@ -1,0 +1,26 @@
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import TensorDataset
+
+from dap.evaluation.attacks import Attack, under_attack
+from dap.evaluation.autoattack import auto_attack
+from dap.evaluation.pixels import InPixels
+
+pytest.importorskip("pyautoattack", reason="needs pyautoattack: pip install 'dap[robustness]'")
+
+
+@pytest.mark.parametrize("classes", [3, *(pytest.param(count, marks=pytest.mark.slow) for count in (2, 4, 7, 12))])
+@pytest.mark.filterwarnings("ignore")  # the library's own
+def test_any_number_of_classes_and_no_weaker_than_pgd(classes):
+    torch.manual_seed(0)
+    network = nn.Sequential(nn.Conv2d(3, 6, 3), nn.ReLU(), nn.Flatten(), nn.Linear(6 * 36, classes))
+    model = InPixels(network, (0.5,) * 3, (0.5,) * 3).eval()
+    inputs = 2 * torch.rand(10, 3, 8, 8) - 1
+    data = TensorDataset(inputs, network(inputs).argmax(1))
+    state = torch.get_rng_state()
+    found = auto_attack(model, data, 1 / 255, images=6)
+    assert torch.equal(torch.get_rng_state(), state)
+    assert (found.clean, found.images) == (1.0, 6)
+    assert found.accuracy <= under_attack({"m": model}, data, Attack("pgd", 1 / 255, 20), images=6)["m"].accuracy
+    assert auto_attack(model, data, 64 / 255, images=2).accuracy == 0

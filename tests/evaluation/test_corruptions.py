@@ -1,0 +1,100 @@
+"""Corruptions: the same ones for everybody, made once."""
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import TensorDataset
+
+from dap.errors import DapError
+from dap.evaluation.corruptions import CORRUPTIONS, SEVERITIES, Corrupted, corrupt, on_corruptions
+from dap.evaluation.pixels import InPixels
+
+pytest.importorskip("imagecorruptions", reason="needs imagecorruptions-imaug: pip install 'dap[robustness]'")
+ALL = [(name, severity) for name in CORRUPTIONS for severity in SEVERITIES]
+
+
+def pictures(count: int = 3, side: int = 32) -> np.ndarray:
+    """Smooth ones, as photographs are."""
+    rng = np.random.default_rng(0)
+    coarse = torch.from_numpy(rng.uniform(0, 255, (count, 3, 4, 4)))
+    fine = nn.functional.interpolate(coarse, (side, side), mode="bicubic").clamp(0, 255)
+    return fine.permute(0, 2, 3, 1).byte().contiguous().numpy()
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("corruptions")
+    told = []
+    files = corrupt(pictures(), ALL, folder, workers=2, on_step=lambda *news: told.append(news))
+    assert told[-1] == ("corrupting images", 75, 75)
+    return folder, files
+
+
+def test_all_fifteen_at_five_severities_change_the_images_more_and_more(made):
+    _, files = made
+    assert len(files) == 75
+    for name in CORRUPTIONS:
+        changes = [np.abs(np.load(files[name, severity]).astype(int) - pictures()).mean() for severity in SEVERITIES]
+        assert changes[0] > 0, name
+        assert changes[-1] > changes[0], name
+        assert np.load(files[name, 1]).dtype == np.uint8
+
+
+def test_what_is_there_is_not_made_again_and_anew_it_is_the_same(made, tmp_path):
+    folder, files = made
+    before = {file: file.stat().st_mtime_ns for file in files.values()}
+    assert corrupt(pictures(), ALL, folder) == files
+    assert {file: file.stat().st_mtime_ns for file in files.values()} == before
+    drawn = [(name, 3) for name in CORRUPTIONS]
+    again = corrupt(pictures(), drawn, tmp_path, workers=1)
+    for wish, file in again.items():
+        assert np.array_equal(np.load(file), np.load(files[wish])), wish
+    others = corrupt(pictures(2), [("fog", 1)], folder, workers=1)
+    assert others["fog", 1] != files["fog", 1]
+
+
+class Brightness(nn.Module):
+    """Bright images are of class 1."""
+
+    def forward(self, inputs):
+        bright = inputs.mean((1, 2, 3)) - 0.5
+        return torch.stack([-bright, bright], 1)
+
+
+def test_models_are_scored_on_the_same_images(tmp_path):
+    pixels = torch.cat([torch.full((4, 3, 32, 32), 0.2), torch.full((4, 3, 32, 32), 0.8)])
+    data = TensorDataset(pixels, torch.tensor([0] * 4 + [1] * 4))
+    models = {
+        "right": InPixels(Brightness(), (0.0,) * 3, (1.0,) * 3),
+        "blind": InPixels(Zero(), (0.0,) * 3, (1.0,) * 3),
+    }
+    found = on_corruptions(
+        models, data, corruptions=("gaussian_noise", "brightness"), severities=(1, 5), folder=tmp_path, workers=1
+    )
+    assert (found["right"].clean, found["blind"].clean) == (1.0, 0.5)
+    assert found["right"].accuracy["gaussian_noise"] == {1: 1.0, 5: 1.0}
+    assert found["right"].accuracy["brightness"][5] == 0.5  # 0.2 + 0.5 is bright
+    assert found["blind"].accuracy["brightness"] == {1: 0.5, 5: 0.5}
+    assert found["right"].mean == pytest.approx((1 + 1 + found["right"].accuracy["brightness"][1] + 0.5) / 4)
+
+
+class Zero(nn.Module):
+    def forward(self, inputs):
+        return torch.tensor([1.0, 0.0]).expand(len(inputs), 2)
+
+
+def test_relative_error_by_hand():
+    dense = Corrupted(1.0, {"fog": {1: 0.8, 2: 0.6}, "snow": {1: 0.5, 2: 0.5}})
+    sparse = Corrupted(1.0, {"fog": {1: 0.9, 2: 0.8}, "snow": {1: 0.5, 2: 0.0}})
+    assert sparse.relative_error(dense) == pytest.approx((0.3 / 0.6 + 1.5 / 1.0) / 2)
+    assert dense.relative_error(dense) == pytest.approx(1.0)
+
+
+def test_what_is_wrong_is_named(tmp_path):
+    with pytest.raises(DapError, match="images of 16 pixels are too small: corruptions need at least 32"):
+        corrupt(pictures(side=16), [("fog", 1)], tmp_path)
+    model = {"m": InPixels(Zero(), (0.0,) * 3, (1.0,) * 3)}
+    data = TensorDataset(torch.rand(2, 3, 32, 32), torch.zeros(2, dtype=torch.long))
+    with pytest.raises(DapError, match="there is no corruption 'rain'; choose among gaussian_noise"):
+        on_corruptions(model, data, corruptions=("rain",))

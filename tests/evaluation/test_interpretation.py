@@ -1,0 +1,96 @@
+import math
+
+import pytest
+import torch
+from scipy.stats import spearmanr
+from torch import nn
+from torch.utils.data import TensorDataset
+
+import dap
+from conftest import make_batches, make_model
+from dap.errors import DapError
+from dap.evaluation.activation_maps import activation_maps
+from dap.evaluation.interpretation import (
+    Learnt,
+    against_magnitude,
+    by_layer,
+    logit_histogram,
+    overlaps,
+    rank_correlation,
+    read_learnt,
+)
+from dap.masks import Masks
+
+
+def test_what_is_read_is_what_was_learnt(tmp_path):
+    data = {name: TensorDataset(*batch) for name, batch in make_batches(size=20).items()}
+    model = make_model("convolutional")
+    config = dap.PruneConfig(steps=10, target_sparsity=0.6, batch_size=4, f_update=2)
+    path = dap.learn_masks(model, data, config, checkpoint=tmp_path / "state.safetensors")
+    learnt = read_learnt(tmp_path / "state.safetensors")
+    assert list(learnt.logits) == list(path.masks)
+    flat = torch.cat([part.flatten() for part in learnt.logits.values()])
+    assert torch.equal(flat, path.pruner.effective.detach())
+    assert (flat <= 0).double().mean().item() == pytest.approx(path.history[-1]["raw_sparsity"])
+    rows = by_layer(learnt, model, path.masks)
+    assert [row["layer"] for row in rows] == list(path.masks)
+    assert {row["layer"]: row["sparsity"] for row in rows} == pytest.approx(path.masks.by_layer())
+    found = logit_histogram(learnt.logits, bins=7)
+    assert sum(found["counts"]) == path.masks.total
+    assert found["boundary"] == pytest.approx((flat.abs() < 1).double().mean().item())
+    with pytest.raises(DapError, match="only mask learning leaves logits"):
+        read_learnt(tmp_path / "nothing")
+
+
+def test_disagreement_with_magnitude_by_hand():
+    model = nn.Linear(4, 1, bias=False)
+    with torch.no_grad():
+        model.weight.copy_(torch.tensor([[4.0, -3.0, 2.0, 1.0]]))
+    masks = Masks({"weight": torch.tensor([[True, False, True, False]])})  # magnitude keeps 4 and -3
+    assert against_magnitude(model, masks) == {"small_but_kept": 0.5, "large_but_pruned": 0.5, "by_chance": 0.5}
+    learnt = Learnt(
+        {"weight": torch.tensor([[2.0, -2.0, 0.5, -9.0]])}, {"weight": torch.tensor([[1.0, 2.0, 3.0, 4.0]])}
+    )
+    (row,) = by_layer(learnt, model, masks)
+    assert (row["small_but_kept"], row["large_but_pruned"], row["boundary"]) == (1, 1, 0.25)
+    assert row["sensitivity"] == 2.5
+    assert row["sensitivity_and_magnitude"] == pytest.approx(-1.0)
+    assert row["keep_probability"] == pytest.approx(torch.tensor([2.0, -2.0, 0.5, -9.0]).sigmoid().mean().item())
+
+
+def test_rank_correlation_is_spearmans():
+    one, other = torch.randint(9, (50,)).float(), torch.randn(50)
+    assert rank_correlation(one, other) == pytest.approx(spearmanr(one.numpy(), other.numpy()).statistic)
+    assert math.isnan(rank_correlation(torch.ones(5), other[:5]))
+
+
+def test_overlap_and_what_chance_gives():
+    generator = torch.Generator().manual_seed(0)
+    masks = {name: Masks({"w": torch.rand(200, 200, generator=generator) < 0.3}) for name in "abc"}
+    rows = overlaps({**masks, "same as a": masks["a"]})
+    assert len(rows) == 6
+    for row in rows:
+        expected = 1.0 if (row["one"], row["other"]) == ("a", "same as a") else row["by_chance"]
+        assert row["overlap"] == pytest.approx(expected, abs=0.01)
+    with pytest.raises(DapError, match="are not of the same weights"):
+        overlaps({"a": masks["a"], "b": Masks({"v": torch.ones(2, 2).bool()})})
+
+
+def test_maps_show_where_the_evidence_is():
+    """One channel sees red, one blue; class 0 is red."""
+    convolution, head = nn.Conv2d(3, 2, 1, bias=False), nn.Linear(2, 2, bias=False)
+    with torch.no_grad():
+        convolution.weight.copy_(torch.tensor([[1.0, 0, 0], [0, 0, 1.0]]).view(2, 3, 1, 1))
+        head.weight.copy_(torch.eye(2))
+    model = nn.Sequential(convolution, nn.AdaptiveAvgPool2d(1), nn.Flatten(), head)
+    image = torch.zeros(1, 3, 8, 8)
+    image[:, 0, :4, :4], image[:, 2, 4:, 4:] = 1, 0.5
+    red, blue = activation_maps(model, image.repeat(2, 1, 1, 1), torch.tensor([0, 1]))
+    assert torch.equal(red, image[0, 0])
+    assert torch.equal(blue, 2 * image[0, 2])
+    assert torch.equal(activation_maps(model, image)[0], red)  # it predicts red
+    assert not convolution._forward_hooks
+    with pytest.raises(DapError, match="class activation maps are for convolutions"):
+        activation_maps(nn.Sequential(nn.Flatten(), nn.Linear(192, 2)), image)
+    with pytest.raises(DapError, match="no layer 'nowhere'"):
+        activation_maps(model, image, layer="nowhere")
