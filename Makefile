@@ -8,7 +8,7 @@ READY := $(VENV)/.ready
 help:
 	@echo "make demo       dense training, mask learning and a table, offline, in about 2 minutes"
 	@echo "make test       all tests but the slow ones"
-	@echo "make test-slow  the slow ones: dense training on the digits, every domain unseen once, and on PACS"
+	@echo "make test-slow  the slow ones: workers killed 20 times, a Ray cluster that loses a node, every objective on the digits, PACS"
 	@echo "make lint types format clean"
 
 # The stamp is newer than what it was made from, so a second call installs nothing.

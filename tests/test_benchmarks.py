@@ -3,10 +3,12 @@ import math
 import pytest
 
 import baselines
+import corruptions
 import scoring
 import step
 
 
+@pytest.mark.slow
 def test_step_benchmark_on_a_small_model():
     result = step.compare("resnet18", pixels=32, images=2, repeats=2)
     assert set(result) == {
@@ -17,6 +19,7 @@ def test_step_benchmark_on_a_small_model():
     assert 17.9 < result["state_bytes_per_weight"] <= 18.5
 
 
+@pytest.mark.slow
 def test_scoring_benchmark_on_a_small_model():
     result = scoring.compare("resnet18", repeats=1)
     assert set(result) == {"over_torch_prune", "peak_copies", "torch_peak_copies", "same_masks"}
@@ -37,3 +40,10 @@ def test_the_comparison_of_methods_on_a_small_scale(tmp_path, monkeypatch):
     ]
     assert "± 0.0" in table
     assert "| DAP |" in baselines.by_target(results, [0, 1], 0.5)
+
+
+@pytest.mark.slow
+def test_corruptions_benchmark_on_a_small_scale():
+    result = corruptions.compare("resnet18", images=4, pixels=32, severities=(1,))
+    assert set(result) == {"second_model_over_forward", "first_over_second"}
+    assert all(value > 0 for value in result.values())

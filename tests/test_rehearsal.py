@@ -23,6 +23,7 @@ COSTS = Costs(
     image=0.01,
     held_out=100,
     unseen=50,
+    domains=4,
     decoding=7.0,
     cache=11,
     state=1000,
@@ -53,8 +54,11 @@ def test_the_sum_is_right_for_pruning():
     assert learnt.seconds["mask learning"] == 600.0
     assert learnt.disk == 1000 + 5 * 10
     looked = replace(COSTS, step={})
-    assert expect(EvaluateSpec(spec), looked).seconds["evaluation"] == pytest.approx(3.0)
-    assert expect(EvaluateSpec(spec, ("0.8",)), looked).seconds["evaluation"] == pytest.approx(1.5)
+    assert expect(EvaluateSpec(spec), looked).seconds["evaluation"] == pytest.approx(4.5)  # dense, too
+    alone = EvaluateSpec(spec, ("0.8",), with_dense=False)
+    assert expect(alone, looked).seconds["evaluation"] == pytest.approx(1.5)
+    attacked = replace(alone, attacks=("pgd",), images=10)  # 160 passes over 10 of one unseen domain and three sources
+    assert expect(attacked, looked).seconds["evaluation"] == pytest.approx(1.5 + 160 * 40 * 0.01)
     assert expect(EvaluateSpec(DENSE), looked).seconds["evaluation"] == pytest.approx(1.5)
     assert expect(BestSpec((DENSE,)), looked).seconds == {}
 

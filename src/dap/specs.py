@@ -124,6 +124,7 @@ class EvaluateSpec:
 
     run: TrainSpec | BestSpec | PruneSpec | str  # or its folder, or the file of a classifier
     sparsities: tuple[float | str, ...] | None = None  # of a pruning, or patterns, as they were asked for; None: all
+    with_dense: bool = True  # of a pruning: its dense model, too
     attacks: tuple[Literal["fgsm", "pgd", "auto"], ...] = ()
     restarts: int = 1  # of PGD
     random_start: bool = True  # of PGD

@@ -47,7 +47,7 @@ def test_what_is_there_is_not_made_again_and_anew_it_is_the_same(made, tmp_path)
     assert corrupt(pictures(), ALL, folder) == files
     assert {file: file.stat().st_mtime_ns for file in files.values()} == before
     drawn = [(name, 3) for name in CORRUPTIONS]
-    again = corrupt(pictures(), drawn, tmp_path, workers=1)
+    again = corrupt(pictures(), drawn, tmp_path, workers=2)
     for wish, file in again.items():
         assert np.array_equal(np.load(file), np.load(files[wish])), wish
     others = corrupt(pictures(2), [("fog", 1)], folder, workers=1)
@@ -64,19 +64,28 @@ class Brightness(nn.Module):
 
 def test_models_are_scored_on_the_same_images(tmp_path):
     pixels = torch.cat([torch.full((4, 3, 32, 32), 0.2), torch.full((4, 3, 32, 32), 0.8)])
-    data = TensorDataset(pixels, torch.tensor([0] * 4 + [1] * 4))
+    labels = torch.tensor([0] * 4 + [1] * 4)
+    halves = [TensorDataset(pixels[part], labels[part]) for part in (slice(4), slice(4, 8))]
     models = {
         "right": InPixels(Brightness(), (0.0,) * 3, (1.0,) * 3),
         "blind": InPixels(Zero(), (0.0,) * 3, (1.0,) * 3),
     }
     found = on_corruptions(
-        models, data, corruptions=("gaussian_noise", "brightness"), severities=(1, 5), folder=tmp_path, workers=1
+        models,
+        {"dim": halves[0], "bright": halves[1]},
+        corruptions=("gaussian_noise", "brightness"),
+        severities=(1, 5),
+        folder=tmp_path,
+        workers=1,
     )
-    assert (found["right"].clean, found["blind"].clean) == (1.0, 0.5)
-    assert found["right"].accuracy["gaussian_noise"] == {1: 1.0, 5: 1.0}
-    assert found["right"].accuracy["brightness"][5] == 0.5  # 0.2 + 0.5 is bright
-    assert found["blind"].accuracy["brightness"] == {1: 0.5, 5: 0.5}
-    assert found["right"].mean == pytest.approx((1 + 1 + found["right"].accuracy["brightness"][1] + 0.5) / 4)
+    assert [found["right"][domain].clean for domain in ("dim", "bright")] == [1.0, 1.0]
+    assert [found["blind"][domain].clean for domain in ("dim", "bright")] == [1.0, 0.0]
+    assert found["right"]["dim"].accuracy["gaussian_noise"] == {1: 1.0, 5: 1.0}
+    assert found["right"]["dim"].accuracy["brightness"][5] == 0.0  # 0.2 + 0.5 is bright
+    assert found["right"]["bright"].accuracy["brightness"] == {1: 1.0, 5: 1.0}
+    assert found["blind"]["bright"].mean == 0.0
+    dim = found["right"]["dim"]
+    assert dim.mean == pytest.approx((1 + 1 + dim.accuracy["brightness"][1] + 0.0) / 4)
 
 
 class Zero(nn.Module):
@@ -97,4 +106,4 @@ def test_what_is_wrong_is_named(tmp_path):
     model = {"m": InPixels(Zero(), (0.0,) * 3, (1.0,) * 3)}
     data = TensorDataset(torch.rand(2, 3, 32, 32), torch.zeros(2, dtype=torch.long))
     with pytest.raises(DapError, match="there is no corruption 'rain'; choose among gaussian_noise"):
-        on_corruptions(model, data, corruptions=("rain",))
+        on_corruptions(model, {"all": data}, corruptions=("rain",))

@@ -59,7 +59,8 @@ def predictions(model: nn.Module, source: Source, batch_size: int = 256) -> tupl
 
 
 def assess(model: nn.Module, source: Source, batch_size: int = 256) -> Assessment:
-    """
+    """Accuracy and the rest, in eval mode.
+
     >>> assess(nn.Identity(), [(100 * torch.eye(3), torch.tensor([0, 1, 1]))]).classes
     {0: 1.0, 1: 0.5}
     """
@@ -82,10 +83,10 @@ def assess_logits(logits: Tensor, labels: Tensor) -> Assessment:
 def expected_calibration_error(confidence: Tensor, right: Tensor, bins: int = BINS) -> float:
     """The mean over images of |accuracy − confidence| of their bin; bins of equal width, (0, 1/15], (1/15, 2/15], …
 
-    >>> expected_calibration_error(torch.tensor([0.9, 0.9, 0.4]), torch.tensor([True, False, False]))
-    0.4
+    >>> expected_calibration_error(torch.tensor([0.75, 0.75, 0.5]), torch.tensor([True, True, False]))
+    0.3333333333333333
     """
     place = (confidence.double() * bins).ceil().clamp(1, bins).long() - 1
     gap = torch.zeros(bins, dtype=torch.float64)
     gap.index_add_(0, place, right.double() - confidence.double())
-    return round(gap.abs().sum().item() / len(confidence), 12)
+    return gap.abs().sum().item() / len(confidence)

@@ -5,6 +5,7 @@ import multiprocessing
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from itertools import pairwise
 from pathlib import Path
 from statistics import fmean
 from typing import NamedTuple
@@ -53,7 +54,7 @@ def _errors(severities: Mapping[int, float]) -> float:
 
 def on_corruptions(
     models: Mapping[str, InPixels],
-    source: Source,
+    sources: Mapping[str, Source],
     *,
     images: int | None = None,
     corruptions: Sequence[str] = CORRUPTIONS,
@@ -62,8 +63,8 @@ def on_corruptions(
     batch_size: int = 256,
     workers: int | None = None,
     on_step: Callable[[str, int, int], None] | None = None,
-) -> dict[str, Corrupted]:
-    """Every model on every corruption of the first `images` of a dataset.
+) -> dict[str, dict[str, Corrupted]]:
+    """Every model on every corruption of the first `images` of each domain: by model and domain.
 
     Corrupted images are kept in `folder`, else beside the decoded ones, and made by `workers` processes, else by as
     many as there are cores. `on_step` hears what is done, how many of how many.
@@ -72,18 +73,29 @@ def on_corruptions(
         if name not in CORRUPTIONS:
             raise DapError(f"there is no corruption {name!r}; choose among {', '.join(CORRUPTIONS)}")
     first = next(iter(models.values()))
-    pixels, labels = _pixels(first, source, images)
+    parts = {domain: _pixels(first, source, images) for domain, source in sources.items()}
+    pixels = np.concatenate([part for part, _ in parts.values()])
+    bounds = np.cumsum([0, *(len(labels) for _, labels in parts.values())])
+    places = {domain: slice(*pair) for domain, pair in zip(parts, pairwise(bounds), strict=True)}
     wished = [(name, severity) for name in corruptions for severity in severities]
     kept = corrupt(pixels, wished, Path(folder) if folder else cache_folder(), workers, on_step)
-    clean = {name: _accuracy(model, pixels, labels, batch_size) for name, model in models.items()}
-    found: dict[str, dict[str, dict[int, float]]] = {name: {one: {} for one in corruptions} for name in models}
+
+    def accuracies(model: InPixels, shown: np.ndarray) -> dict[str, float]:
+        return {domain: _accuracy(model, shown[places[domain]], parts[domain][1], batch_size) for domain in parts}
+
+    clean = {name: accuracies(model, pixels) for name, model in models.items()}
+    found = {
+        name: {domain: Corrupted(clean[name][domain], {one: {} for one in corruptions}) for domain in parts}
+        for name in models
+    }
     for number, ((corruption, severity), file) in enumerate(kept.items(), 1):
         variant = np.load(file, mmap_mode="r")
         for name, model in models.items():
-            found[name][corruption][severity] = _accuracy(model, variant, labels, batch_size)
+            for domain, accuracy in accuracies(model, variant).items():
+                found[name][domain].accuracy[corruption][severity] = accuracy
         if on_step is not None:
             on_step("corrupted images", number, len(kept))
-    return {name: Corrupted(clean[name], found[name]) for name in models}
+    return found
 
 
 def corrupt(

@@ -12,7 +12,7 @@ from dap.sources import Batch, Source, is_dataset, take
 class InPixels(nn.Module):
     """A model with its normalisation inside: images [n, c, h, w] in [0, 1] give logits.
 
-    >>> InPixels(nn.Identity(), (0.5,), (0.5,))(torch.ones(1, 1, 1, 1)).item()
+    >>> InPixels(nn.Flatten(), (0.5,), (0.5,))(torch.ones(1, 1, 1, 1)).item()
     1.0
     """
 

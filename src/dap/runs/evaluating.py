@@ -2,7 +2,7 @@
 
 import hashlib
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -66,6 +66,8 @@ def evaluate(
         raise DapError(f"images is {spec.images}; it must be at least 1")
     told = on_step or (lambda *_: None)
     subjects = open_subjects(run, spec.sparsities, dense, spec.root)
+    if not spec.with_dense and subjects.masks:
+        subjects = replace(subjects, models={name: subjects.models[name] for name in subjects.masks})
     models: dict[str, Any] = {}
     for number, (name, model) in enumerate(subjects.models.items(), 1):
         models[name] = _assess(model.to(device), subjects.sources, subjects.card.class_names)
@@ -137,13 +139,11 @@ def _attack(
 
 def _corrupt(models: dict[str, InPixels], domains: dict[str, Joined], told: Told) -> dict[str, dict[str, Any]]:
     """By model and domain; errors are relative to the dense model's."""
-    found: dict[str, dict[str, Any]] = {model: {} for model in models}
-    for domain, data in domains.items():
-        rows = on_corruptions(
-            models, data, on_step=lambda stage, *steps, domain=domain: told(f"{domain}: {stage}", *steps)
-        )
-        for model, row in rows.items():
-            found[model][domain] = {"clean": row.clean, "mean": row.mean, "accuracy": row.accuracy}
-            if "dense" in rows:
-                found[model][domain]["relative_error"] = row.relative_error(rows["dense"])
-    return found
+    found = on_corruptions(models, domains, on_step=told)
+    rows: dict[str, dict[str, Any]] = {model: {} for model in models}
+    for model in models:
+        for domain, row in found[model].items():
+            rows[model][domain] = {"clean": row.clean, "mean": row.mean, "accuracy": row.accuracy}
+            if "dense" in found:
+                rows[model][domain]["relative_error"] = row.relative_error(found["dense"][domain])
+    return rows

@@ -34,7 +34,7 @@ def interpret(
     if isinstance(spec, PruneSpec) and METHODS[spec.method].learns:
         learnt = read_learnt(run / STATE)
         found["logits"] = logit_histogram(learnt.logits)
-    dense = subjects.models.get("dense")
+    dense = subjects.dense
     for number, (name, masks) in enumerate(subjects.masks.items(), 1):
         assert dense is not None
         row: dict[str, Any] = {"against_magnitude": against_magnitude(dense, masks)}

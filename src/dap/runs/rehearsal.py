@@ -49,6 +49,7 @@ class Costs:
     image: float  # seconds to evaluate one
     held_out: int  # images
     unseen: int
+    domains: int
     decoding: float  # seconds, once, for images that were never decoded
     cache: int  # bytes that they take
     state: int  # bytes of a checkpoint
@@ -128,10 +129,10 @@ def expect(spec: Spec, costs: Costs) -> Estimate:
         disk = costs.state + models * (costs.masks + moved * costs.model)
     elif isinstance(spec, EvaluateSpec):
         # Beside the sparse models the dense one; a gradient takes as long as three evaluations.
-        images = both if spec.images is None else min(both, spec.images * (1 + len(dense_of(spec).targets)))
+        images = both if spec.images is None else min(both, spec.images * costs.domains)
         passes = sum(_PASSES[name] * (spec.restarts if name == "pgd" else 1) for name in spec.attacks)
         passes += 75 * spec.corruptions
-        models = _models(spec) + isinstance(spec.run, PruneSpec)
+        models = _models(spec) + (spec.with_dense and isinstance(spec.run, PruneSpec))
         steps, evaluated, disk = {}, models * (both + passes * images), 0
     else:  # a choice among results
         return Estimate({}, 0, 0, 0)
@@ -222,6 +223,7 @@ def measure(spec: Spec, engine: Engine) -> Costs:
             image=_seconds_per_image(model, sources),
             held_out=sum(map(len, sources.held_out.values())),
             unseen=sum(len(part) for parts in sources.targets.values() for part in parts.values()),
+            domains=len(suite.domains),
             decoding=absent * drawing / (size * len(batches)),
             cache=absent * 3 * suite.pixels**2,
             state=sum(file.stat().st_size for file in Path(folder).iterdir()),

@@ -23,6 +23,7 @@ class Subjects:
 
     models: dict[str, nn.Module]  # "dense", and by the sparsities that were asked for; "model", of a file
     masks: dict[str, Masks]  # of the sparse ones
+    dense: nn.Module | None  # whose weights they mask
     sources: Sources
     card: ModelCard
 
@@ -54,10 +55,10 @@ def open_subjects(
     if isinstance(spec, TrainSpec):
         spec = spec if root is None else replace(spec, root=root)
         model, _, card = load_dense(run)
-        return Subjects({"dense": model}, {}, divide(suite_of(spec), spec.targets, spec.train.seed), card)
+        return Subjects({"dense": model}, {}, model, divide(suite_of(spec), spec.targets, spec.train.seed), card)
     assert isinstance(spec, PruneSpec)
     opened = open_dense(_moved(spec, root), run, dense, root)
-    subjects = Subjects({"dense": opened.model}, {}, opened.sources, opened.card)
+    subjects = Subjects({"dense": opened.model}, {}, opened.model, opened.sources, opened.card)
     for name in wished:
         subjects.models[name], subjects.masks[name], _ = load_pruned(run, name, dense)
     return subjects
@@ -77,4 +78,4 @@ def _from_file(file: Path, root: str | None) -> Subjects:
         raise DapError(f"{file} does not say which images it is for ({', '.join(missing)}): evaluate the run's folder")
     where = card.notes.get("images", card.notes["suite"])
     suite = load_suite(where, root or card.notes.get("root"), card.pixels)
-    return Subjects({"model": model}, {}, divide(suite, tuple(card.notes["targets"]), card.notes["seed"]), card)
+    return Subjects({"model": model}, {}, None, divide(suite, tuple(card.notes["targets"]), card.notes["seed"]), card)

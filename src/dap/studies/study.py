@@ -157,4 +157,5 @@ def _evaluations(
         if not isinstance(run, PruneSpec):
             block.pop("sparsities", None)  # a dense model has none
         for row in expand(block, EvaluateSpec):
-            yield read(EvaluateSpec, {"threads": threads, **row, "run": run}, where)
+            # The dense model of many prunings is evaluated once, by itself.
+            yield read(EvaluateSpec, {"threads": threads, "with_dense": False, **row, "run": run}, where)
