@@ -17,7 +17,7 @@ from dap.data.augmentation import normalise
 from dap.data.decoding import decode
 from dap.errors import DapError
 
-datasets = pytest.importorskip("datasets")
+datasets = pytest.importorskip("datasets", reason="needs datasets: pip install 'dap[hub]'")
 
 
 @pytest.fixture(autouse=True)

@@ -29,7 +29,10 @@ def write(folder: Path, rows: list[tuple[object, ...]], header: str = "path,labe
 
 
 def write_parquet(folder: Path, **columns: list[object]) -> Path:
-    arrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    arrow, parquet = (
+        pytest.importorskip(name, reason="needs pyarrow: pip install 'dap[hub]'")
+        for name in ("pyarrow", "pyarrow.parquet")
+    )
     parquet.write_table(arrow.table(columns), folder / "table.parquet")
     return folder / "table.parquet"
 
