@@ -9,7 +9,12 @@ from torch import Tensor, nn
 
 from dap.models import Classifier
 from dap.objectives import OBJECTIVES, Objective
+from dap.report import read_findings, read_records
+from dap.studies.study import keep_file
+from dap.studies.work import work_on
+from data.small_suites import make_folder
 from pacs import SHARED
+from small_studies import REPORTED, make_study
 
 
 class Attention(nn.Module):
@@ -130,3 +135,27 @@ def shared() -> Path:
     if not ((SHARED / "data" / "PACS").is_dir() and (SHARED / "weights" / "resnet18.safetensors").is_file()):
         pytest.skip("needs the real PACS images and weights: set DAP_SHARED to the folder that holds them")
     return SHARED
+
+
+@pytest.fixture(scope="session")
+def study(tmp_path_factory):
+    """Done, with evaluations."""
+    folder = tmp_path_factory.mktemp("report")
+    images = make_folder(folder / "images", {domain: {"x": 10, "y": 10} for domain in "abc"})
+    study = make_study(folder, REPORTED.format(images=images))
+    keep_file(study, folder / "study.yaml")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("DAP_CACHE", str(folder / "cache"))
+        for run, spec in study.runs.items():
+            assert work_on(spec, study.folder, lambda progress: None) == ("done", ""), run
+    return study
+
+
+@pytest.fixture(scope="session")
+def records(study):
+    return read_records(study.folder)
+
+
+@pytest.fixture(scope="session")
+def findings(study, records):
+    return read_findings(study.folder, records)

@@ -26,6 +26,26 @@ prune:
 """
 
 
+# With everything that a report shows.
+REPORTED = """
+name: tiny
+train:
+  suite: {images}
+  target: a
+  seed: [0, 1]
+  pixels: 32
+  backbone: small_resnet
+  weights: null
+  train: {{steps: 4, batch_size: 4, freeze_norms: false, learning_rate: 0.001, check_every: 2}}
+prune:
+  - {{method: magnitude, sparsities: [0.3, 0.5], prune: {{batch_size: 4}}}}
+  - method: [dap, agnostic]
+    sparsities: [0.3, 0.5]
+    watch_every: 4
+    prune: {{steps: 8, batch_size: 4, target_sparsity: 0.6}}
+evaluate: {{attacks: [fgsm], images: 2, interpret: true}}
+"""
+
 SIX = TWELVE.replace("seed: [0, 1]", "seed: 0")
 THREE = SIX.replace("target: [outline, plain]", "target: plain")
 

@@ -199,3 +199,18 @@ def test_best_prefers_the_sparser_of_equals():
     path = dap.learn_masks(model, SOURCES, config, validation=SOURCES, eval_every=5)
     assert path.best is not None
     assert path.best.sparsity == max(row["sparsity"] for row in path.history if "validation" in row)
+
+
+def test_what_is_watched_is_told_and_chooses_nothing():
+    model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(192, 3))
+    config = dap.PruneConfig(steps=6, target_sparsity=0.9, batch_size=6)
+    told = []
+    options = {"validation": SOURCES, "eval_every": 2}
+    path = dap.learn_masks(
+        model, SOURCES, config, watch={"unseen": next(iter(SOURCES.values()))}, on_step=told.append, **options
+    )
+    unwatched = dap.learn_masks(model, SOURCES, config, **options)
+    assert [stats.step for stats in told if stats.watched] == [2, 4, 6]
+    assert told[1].watched["unseen"] == next(iter(told[1].validation.values()))
+    assert [row for row in path.history if row.pop("watched", True)] == unwatched.history
+    assert path.best.step == unwatched.best.step

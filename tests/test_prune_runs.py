@@ -16,8 +16,8 @@ from dap.evaluation import accuracy
 from dap.masking import bake
 from dap.methods import METHODS
 from dap.models import small_resnet
-from dap.runs import PruneSpec, TrainSpec, divide, load_pruned, prune_dense, read_spec, train_dense
-from dap.specs import ModelSpec
+from dap.runs import PruneSpec, TrainSpec, divide, load_pruned, prune_dense, read_metrics, read_spec, train_dense
+from dap.specs import ModelSpec, identity
 
 
 @pytest.fixture(scope="module")
@@ -175,6 +175,22 @@ def test_what_is_no_dense_training(dense, tmp_path):
     with pytest.raises(DapError, match="has format none, this version of dap has 1: make the run again"):
         prune_dense(spec_of(tmp_path, "random"), tmp_path / "run")
     assert not (tmp_path / "run").exists()
+
+
+def test_watched_mask_learning_comes_out_the_same(dense, tmp_path):
+    plain = prune_dense(spec_of(dense, "dap"), tmp_path / "plain")
+    watched = prune_dense(spec_of(dense, "dap", watch_every=2), tmp_path / "watched")
+    assert watched["sparse"] == plain["sparse"]
+    rows = {row["step"]: row for row in read_metrics(tmp_path / "watched") if "watched" in row}
+    assert {2, 3} <= set(rows)
+    assert set(rows[2]["watched"]) == {"rotated"}
+    assert set(rows[2]["validation"]) == {"outline", "plain", "textured"}
+    assert not any("watched" in row for row in read_metrics(tmp_path / "plain"))
+    with pytest.raises(DapError, match="watch_every is 0"):
+        prune_dense(spec_of(dense, "dap", watch_every=0), tmp_path / "wrong")
+    assert not (tmp_path / "wrong").exists()
+    ids = {watch: identity(spec_of(dense, "magnitude", watch_every=watch)) for watch in (None, 2)}
+    assert ids[None] == ids[2]  # it does not look
 
 
 def test_patterns_have_a_folder_too(dense, tmp_path):

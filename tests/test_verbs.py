@@ -132,13 +132,20 @@ def test_report(home, here):
     if not Path("runs").exists():
         here("study", "run", "study.yaml", "--workers", "1")
     lines = dap(home, "report", "runs/tiny")
-    assert lines[2] == "| | dense | 50% | 80% |"
-    assert [line.split(" | ")[0] for line in lines[4:6]] == ["| Dense", "| Magnitude"]
-    here("report", "runs/tiny", "--out", "tiny.md")
-    assert Path("tiny.md").read_text().splitlines() == lines
-    found = json.loads(here("report", "runs/tiny", "--json"))
-    assert found["tables"][0]["rows"]["Magnitude"]["0.8"]["seeds"] == 1
+    assert lines[3] == "|  | dense | 50 % | 80 % |"
+    assert [line.split(" | ")[0] for line in lines[5:7]] == ["| Dense", "| Magnitude"]
+    assert lines[-1] == "the page is runs/tiny/report.html"
+    assert "<title>tiny</title>" in Path("runs/tiny/report.html").read_text()
+    assert Path("runs/tiny/study.yaml").read_bytes() == Path("study.yaml").read_bytes()
+    found = json.loads(here("report", "study.yaml", "--out", "page.html", "--watch", "--json"))  # all is done
+    row = next(row for row in found["tables"][0]["rows"] if row["series"] == "Magnitude")
+    assert row["cells"][-1]["seeds"] == 1
     assert len(found["records"]) == 6
+    assert found["page"] == "page.html"
+    text = here("report", "runs/tiny", "--files", "files", "--with-paper")
+    assert "tables and figures are in files" in text
+    assert Path("files/pruning.tex").exists()
+    assert "Published numbers" in Path("runs/tiny/report.html").read_text()
 
 
 def test_data_check(home):

@@ -52,7 +52,7 @@ class MaskPath:
 
     pruner: Pruner
     snapshots: dict[float, Snapshot] = field(default_factory=dict)  # by milestone
-    # A row per step: the fields of `StepStats`; where masks were evaluated also `hard_loss` and `validation`.
+    # A row per step: the fields of `StepStats` that have a value.
     history: list[dict[str, Any]] = field(default_factory=list)
     best: Snapshot | None = None  # on source validation; of equals the sparser
     interrupted: bool = False  # by Ctrl-C: the masks are those of the last whole step
@@ -75,6 +75,7 @@ def learn_masks(
     objective: Objective | Loss | None = None,
     milestones: Sequence[float] = (),
     validation: Mapping[str, Source] | None = None,
+    watch: Mapping[str, Source] | None = None,
     eval_every: int | None = None,
     checkpoint: str | Path | None = None,
     checkpoint_every: int = 100,
@@ -85,9 +86,10 @@ def learn_masks(
 
     A snapshot is the first hard mask at or past each of `milestones`; one that was not reached is absent. Masks are
     evaluated on `validation` (held-out source images by domain) at every milestone, every `eval_every` steps and at the
-    end. With `checkpoint`, a file, the run is saved every `checkpoint_every` steps, and calling again goes on where it
-    stopped: to the same bits from datasets, and from iterables that repeat themselves. Ctrl-C ends the run after the
-    current step with a usable result; a second one ends it at once. An `engine` brings devices, precision and several
+    end; `watch`, such as an unseen domain, is evaluated with it and plays no part in what is selected. With
+    `checkpoint`, a file, the run is saved every `checkpoint_every` steps, and calling again goes on where it stopped:
+    to the same bits from datasets, and from iterables that repeat themselves. Ctrl-C ends the run after the current
+    step with a usable result; a second one ends it at once. An `engine` brings devices, precision and several
     processes.
 
     >>> images = torch.utils.data.TensorDataset(torch.randn(64, 4), torch.randint(2, (64,)))
@@ -100,11 +102,11 @@ def learn_masks(
     if engine.device is not None:
         model.to(engine.device)
     pruner = Pruner(model, config, objective, ranks=engine.ranks)
-    _check(pruner, sources, milestones, validation or {}, eval_every, checkpoint_every)
+    _check(pruner, sources, milestones, validation or {}, watch or {}, eval_every, checkpoint_every)
     path = MaskPath(pruner)
     if checkpoint is not None and Path(checkpoint).exists():
         _restore(path, checkpoint, list(sources))
-    job = _Learning(path, list(sources), milestones, validation or {}, eval_every, checkpoint)
+    job = _Learning(path, list(sources), milestones, validation or {}, watch or {}, eval_every, checkpoint)
     path.interrupted = run(
         job,
         sources,
@@ -126,6 +128,7 @@ class _Learning:
     domains: list[str]
     milestones: Sequence[float]
     validation: Mapping[str, Source]
+    watch: Mapping[str, Source]
     eval_every: int | None
     checkpoint: str | Path | None
 
@@ -145,10 +148,10 @@ class _Learning:
 
     def step(self, batches: Batches) -> StepStats:
         stats = self.path.pruner.step(batches)
-        row = stats._asdict()
         if snapshot := self._look(stats, batches):
-            row |= {"hard_loss": snapshot.hard_loss, "validation": snapshot.validation}
-        self.path.history.append(row)
+            watched = self._accuracies(snapshot.masks, self.watch) or None
+            stats = stats._replace(hard_loss=snapshot.hard_loss, validation=snapshot.validation, watched=watched)
+        self.path.history.append(stats.row())
         return stats
 
     def _look(self, stats: StepStats, batches: Batches) -> Snapshot | None:
@@ -159,7 +162,7 @@ class _Learning:
         if not (reached or due):
             return None
         masks = path.pruner.masks()
-        scores = self._validate(masks) if self.validation else {}
+        scores = self._accuracies(masks, self.validation)
         hard_loss = _hard_loss(path.pruner, masks, batches)
         snapshot = Snapshot(stats.step, masks, relaxed_loss=stats.loss, hard_loss=hard_loss, validation=scores)
         path.snapshots |= {milestone: replace(snapshot, cut=_cut(path.pruner, milestone)) for milestone in reached}
@@ -167,10 +170,12 @@ class _Learning:
             path.best = snapshot
         return snapshot
 
-    def _validate(self, masks: Masks) -> dict[str, float]:
+    def _accuracies(self, masks: Masks, data: Mapping[str, Source]) -> dict[str, float]:
         pruner = self.path.pruner
+        if not data:
+            return {}
         sparse = bake(pruner.masked.model, masks)
-        return {domain: accuracy(sparse, data, ranks=pruner.ranks) for domain, data in self.validation.items()}
+        return {name: accuracy(sparse, images, ranks=pruner.ranks) for name, images in data.items()}
 
     def save(self) -> None:
         if self.checkpoint is not None:
@@ -182,6 +187,7 @@ def _check(
     sources: Mapping[str, Source],
     milestones: Sequence[float],
     validation: Mapping[str, Source],
+    watch: Mapping[str, Source],
     eval_every: int | None,
     checkpoint_every: int,
 ) -> None:
@@ -193,6 +199,7 @@ def _check(
             target = pruner.config.target_sparsity
             raise DapError(f"milestone {milestone} is out of reach: it must lie between 0 and target_sparsity={target}")
     check_held_out(validation)
+    check_held_out(watch)
     for name, every in {"eval_every": eval_every, "checkpoint_every": checkpoint_every}.items():
         if every is not None and every < 1:
             raise DapError(f"{name} is {every}; it must be at least 1")

@@ -38,6 +38,14 @@ class StepStats(NamedTuple):
     target: float  # what the sparsity loss pulls towards
     sparsity: float  # of `masks()`
     raw_sparsity: float  # of the mask λ̃ > 0, without averaging
+    # Where masks were evaluated:
+    hard_loss: float | None = None  # of the hard network, on the step's batch
+    validation: Mapping[str, float] | None = None  # accuracy by source domain
+    watched: Mapping[str, float] | None = None  # accuracy on data to watch; nothing is selected by it
+
+    def row(self) -> dict[str, Any]:
+        """The fields that have a value."""
+        return {name: value for name, value in self._asdict().items() if value is not None}
 
 
 class Pruner:

@@ -49,6 +49,8 @@ def prune(
     config: PruneConfig | None = None,
     train: TrainConfig | None = None,
     validation: Mapping[str, Source] | None = None,
+    watch: Mapping[str, Source] | None = None,
+    watch_every: int | None = None,
     skip: Container[str] = (),
 ) -> Iterator[Pruned]:
     """Sparse copies of `model`, which stays unchanged: one for each of `sparsities`, as soon as it is there.
@@ -57,7 +59,8 @@ def prune(
     mask learning "path"; `finetuned` says whether to train on under the masks. Both are the method's own if not given.
     `config` is that of mask learning; which weights are masked is in it, for every method. `train` is for movement and
     fine-tuning; both take as many steps as mask learning, unless it says otherwise. `validation` selects among the
-    checkpoints of fine-tuning. What `skip` names by its `Pruned.wished` is there already.
+    checkpoints of fine-tuning. Every `watch_every` steps mask learning evaluates its masks on it and on `watch`, and
+    tells `data.on_step`; nothing is selected by it. What `skip` names by its `Pruned.wished` is there already.
 
     >>> images = torch.utils.data.TensorDataset(torch.randn(64, 4), torch.randint(2, (64,)))
     >>> data = Calibration({"a": images, "b": images}, batches=2)
@@ -78,8 +81,11 @@ def prune(
         train = train.resolved()
     if allocation == "path" and (highest := max(map(float, cuts))) > config.target_sparsity:
         raise DapError(f"mask learning ends at target_sparsity={config.target_sparsity}: raise it to reach {highest}")
+    if watch_every is not None and watch_every < 1:
+        raise DapError(f"watch_every is {watch_every}; it must be at least 1")
     left = {wish: cut for wish, cut in cuts.items() if wish not in skip}
-    pruning = _Pruning(model, data, method, allocation, config, train, validation or {}, tune)
+    looks = {"validation": validation, "watch": watch, "eval_every": watch_every} if watch_every is not None else {}
+    pruning = _Pruning(model, data, method, allocation, config, train, validation or {}, tune, looks)
     return pruning.results(list(cuts), left) if left else iter(())
 
 
@@ -95,6 +101,7 @@ class _Pruning:
     train: TrainConfig
     validation: Mapping[str, Source]
     tune: bool
+    looks: Mapping[str, Any]  # that mask learning takes on its way
 
     def results(self, wishes: Sequence[str], cuts: Mapping[str, Callable[..., Masks]]) -> Iterator[Pruned]:
         """A result for each of `cuts`; `wishes` are those that were made before, too."""
@@ -115,7 +122,7 @@ class _Pruning:
         options: dict[str, Any] = {"include": tuple(self.config.include), "exclude": tuple(self.config.exclude)}
         if METHODS[self.method].learns:
             milestones = [float(wish) for wish in wishes] if self.allocation == "path" else []
-            options |= {"config": self.config, "milestones": milestones}
+            options |= {"config": self.config, "milestones": milestones, **self.looks}
         if self.method == "movement":
             options["config"] = self.train
         scores = criterion(self.model, self.data, **options)

@@ -90,6 +90,8 @@ class PruneSpec:
     finetune: FinetuneConfig = field(default_factory=FinetuneConfig)
     threads: int | None = None
     precision: Literal["32-true", "bf16-mixed"] = "32-true"
+    # Steps of mask learning between looks at held-out and unseen images, for curves; nothing is selected by them.
+    watch_every: int | None = None
 
     kind: typing.ClassVar[str] = "prune"
 
@@ -111,6 +113,8 @@ class PruneSpec:
             values["prune"]["alpha"] = 0.0
         if not method.learns:
             values["prune"] = {key: values["prune"][key] for key in ("include", "exclude", "batch_size", "seed")}
+        if self.watch_every is None or not method.learns:
+            del values["watch_every"]
         if not (finetuned or self.method == "movement"):
             del values["finetune"]
         if not method.looks:

@@ -1,5 +1,3 @@
-import math
-
 import pytest
 import torch
 from scipy.stats import spearmanr
@@ -61,7 +59,7 @@ def test_disagreement_with_magnitude_by_hand():
 def test_rank_correlation_is_spearmans():
     one, other = torch.randint(9, (50,)).float(), torch.randn(50)
     assert rank_correlation(one, other) == pytest.approx(spearmanr(one.numpy(), other.numpy()).statistic)
-    assert math.isnan(rank_correlation(torch.ones(5), other[:5]))
+    assert rank_correlation(torch.ones(5), other[:5]) is None
 
 
 def test_overlap_and_what_chance_gives():

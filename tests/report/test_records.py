@@ -1,11 +1,12 @@
 """From the folders of real runs."""
 
 import json
+from statistics import fmean
 
 import pytest
 
 from dap.errors import DapError
-from dap.report import make_table, read_records
+from dap.report import read_findings, read_records
 from dap.studies.work import work_on
 from small_studies import THREE, make_study
 
@@ -23,12 +24,48 @@ def test_records_of_a_study(tmp_path):
         row = result["sparse"]["0.5"] if record.wished else result
         assert record.unseen == row["targets"]["plain"]["all"]
         assert (record.suite, record.targets, record.seed) == ("digits", ("plain",), 0)
-        assert read_records(study.folder / record.run) == [record]
-    assert list(make_table(records).rows) == ["Dense", "Magnitude", "DAP"]
-    next(study.folder.glob("train-*/result.json")).unlink()
+        assert record in read_records(study.folder / record.run)
+    dense = next(record for record in records if record.wished is None)
+    assert dense.run.startswith("train-")
+    next(study.folder.glob("prune-*/result.json")).unlink()
     assert len(read_records(study.folder)) == 2  # what is not done is missing, not 0
+    next(study.folder.glob("train-*/result.json")).unlink()
+    again = [record for record in read_records(study.folder) if record.wished is None]
+    assert [(one.unseen, one.validation) for one in again] == [
+        (dense.unseen, dense.validation)
+    ]  # prunings know it, too
+
+
+def test_findings_of_a_study(study, records, findings):
+    assert {record.suite for record in records} == {"images"}  # the folder's name
+    assert {finding.case for finding in findings.robustness} == {"clean", "fgsm"}
+    models = {(one.series, one.wished, one.targets, one.seed) for one in records}
+    assert len(models) == len(records)
+    assert {(one.series, one.wished, one.targets, one.seed) for one in findings.robustness} == models
+    # The dense model, and three methods at two sparsities; two seeds, both sides; clean, and five severities.
+    assert len(findings.robustness) == (1 + 3 * 2) * 2 * 2 * 6
+    assert sorted({found.record.series for found in findings.histograms}) == ["DAP", "DAP, α = 0"]
+    steps = {series: {point.step for point in findings.points if point.series == series} for series in ("Dense", "DAP")}
+    assert steps["Dense"] == {1, 3, 4}
+    assert {4, 8} <= steps["DAP"]
+
+
+def test_a_point_is_what_the_run_saw(study, records, findings):
+    dense = next(one for one in records if one.series == "Dense")
+    result = json.loads((study.folder / dense.run / "result.json").read_text())
+    (last,) = [
+        point
+        for point in findings.points
+        if (point.series, point.targets, point.seed, point.step) == ("Dense", dense.targets, dense.seed, 4)
+    ]
+    assert last.validation == fmean(result["validation"][-1]["accuracy"].values())
+    watched = result["watched, not selected by"]["4"]
+    assert last.unseen == pytest.approx(
+        fmean([watched[f"{dense.targets[0]} 80 %"]] * 4 + [watched[f"{dense.targets[0]} 20 %"]])
+    )
 
 
 def test_no_runs(tmp_path):
     with pytest.raises(DapError, match="there are no runs in"):
         read_records(tmp_path)
+    assert read_findings(tmp_path, []).points == []

@@ -1,59 +1,83 @@
-from statistics import stdev
+"""One table, three forms."""
+
+import csv
+import io
+import re
+import shutil
+import subprocess
 
 import pytest
 
-from dap.errors import DapError
-from dap.report import Record, make_table
+from dap.report import Column, Difference, Mean, Row, Table, all_tables, overview
+from dap.report.paper import published
+
+TABLE = Table(
+    "some",
+    "A & B",
+    "50 % of α",
+    (Column("method"), Column("accuracy", "a_b", marked=True), Column("Δ", "a_b")),
+    (
+        Row(("one | two", Mean(0.5, 0.01, 3), Difference(0.1, -0.05, 0.2, 3))),
+        Row(("three", Mean(0.7, None, 1), None)),
+        Row(("four", Mean(0.70001, None, 1), "—")),
+        Row(("five", None, None)),
+        Row(("six", Mean(0.1, None, 1), None)),
+    ),
+)
 
 
-def record(unseen, seed=0, target="a", method="DAP", wished: str | None = "0.8", **options):
-    return Record("run", method, options, "digits", (target,), seed, wished, 0.8, unseen / 2, unseen)
-
-
-def test_mean_over_domains_then_mean_and_spread_over_seeds():
-    values = {(0, "a"): 0.2, (0, "b"): 0.4, (1, "a"): 0.5, (1, "b"): 0.9, (2, "a"): 0.6, (2, "b"): 0.6}
-    table = make_table([record(value, seed, target) for (seed, target), value in values.items()])
-    cell = table.rows["DAP"]["0.8"]
-    assert cell is not None
-    assert cell.mean == pytest.approx((0.3 + 0.7 + 0.6) / 3)
-    assert cell.spread == pytest.approx(stdev([0.3, 0.7, 0.6]))
-    assert (cell.seeds, cell.missing) == (3, 0)
-    assert str(cell) == "53.3 ± 20.8"
-    assert make_table([record(0.4)], "validation").rows == make_table([record(0.2)]).rows
-
-
-def test_a_seed_without_one_of_the_domains_is_left_out_and_counted():
-    table = make_table([record(0.2, 0, "a"), record(0.4, 0, "b"), record(1.0, 1, "a")])
-    cell = table.rows["DAP"]["0.8"]
-    assert cell is not None
-    assert (cell.mean, cell.seeds, cell.missing, cell.spread) == (pytest.approx(0.3), 1, 1, None)
-
-
-def test_a_row_that_lacks_a_domain_altogether_has_no_mean():
-    table = make_table([record(0.2, 0, "a"), record(0.4, 0, "b"), record(1.0, 0, "a", method="Taylor")])
-    assert table.rows["Taylor"]["0.8"] is None
-
-
-def test_what_is_missing_is_no_zero():
-    table = make_table([record(0.5, method="Dense", wished=None), record(0.4), record(0.3, wished="2:4")])
-    assert table.columns == ("dense", "0.8", "2:4")
-    assert table.rows["Dense"]["0.8"] is None
-    assert table.markdown().splitlines() == [
-        "| | dense | 80% | 2:4 |",
-        "|---|---|---|---|",
-        "| Dense | 50.0 | – | – |",
-        "| DAP | – | 40.0 | 30.0 |",
+def test_markdown():
+    assert TABLE.markdown().splitlines() == [
+        "| method | a_b: accuracy | a_b: Δ |",
+        "|---|---|---|",
+        "| one \\| two | <u>50.0 ± 1.0</u> | +10.0 [-5.0, +20.0] |",
+        "| three | **70.0** | – |",
+        "| four | **70.0** | — |",  # it looks the same
+        "| five | – | – |",
+        "| six | 10.0 | – |",
     ]
 
 
-def test_options_that_differ_name_the_rows():
-    options = {"prune.alpha": 1.0, "dense.objective": "erm"}
-    table = make_table(
-        [record(0.5, **options), record(0.4, **{**options, "prune.alpha": 0.0}), record(0.3, method="Taylor")]
+def test_csv_has_every_number():
+    rows = list(csv.DictReader(io.StringIO(TABLE.csv())))
+    assert rows[0] == {
+        "method": "one | two", "a_b: accuracy": "0.5", "a_b: accuracy std": "0.01", "a_b: accuracy seeds": "3",
+        "a_b: Δ": "0.1", "a_b: Δ low": "-0.05", "a_b: Δ high": "0.2", "a_b: Δ seeds": "3",
+    }  # fmt: skip
+    assert rows[3]["a_b: accuracy"] == ""  # missing, not 0
+
+
+def test_latex():
+    text = TABLE.latex()
+    assert r"\caption{A \& B. 50 \% of $\alpha$}" in text
+    assert r" & \multicolumn{2}{c}{a\_b} \\" in text
+    assert r"\cmidrule(lr){2-3}" in text
+    assert r"one | two & \underline{50.0 $\pm$ 1.0} & +10.0 [-5.0, +20.0] \\" in text
+    assert text.count(r"\textbf{70.0}") == 2
+    assert text.isascii()
+
+
+def test_all_of_a_study(records, findings):
+    for table in all_tables(records, findings.robustness):
+        rows = list(csv.reader(io.StringIO(table.csv())))
+        assert len({len(row) for row in rows}) == 1
+        assert len(rows) == 1 + len(table.rows) == len(table.markdown().splitlines()) - 1
+        assert len(re.findall(r" \\\\$", table.latex(), re.MULTILINE)) == 1 + len(table.rows) + any(
+            column.group for column in table.columns
+        )
+    assert overview(records).columns[1].title == "dense"
+
+
+@pytest.mark.slow
+def test_latex_compiles(records, findings, tmp_path):
+    if shutil.which("pdflatex") is None:
+        pytest.skip("needs pdflatex with booktabs (Debian: texlive-latex-recommended)")
+    tables = [TABLE, *all_tables(records, findings.robustness), *published(["PACS", "OfficeHome"])]
+    body = "\n".join(table.latex() for table in tables)
+    (tmp_path / "all.tex").write_text(
+        rf"\documentclass{{article}}\usepackage{{booktabs}}\begin{{document}}{body}\end{{document}}"
     )
-    assert list(table.rows) == ["Taylor", "DAP (alpha 1.0)", "DAP (alpha 0.0)"]
-
-
-def test_nothing_to_show():
-    with pytest.raises(DapError, match="no run is finished yet"):
-        make_table([])
+    command = ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", "all.tex"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout[-2000:]
+    assert (tmp_path / "all.pdf").read_bytes().startswith(b"%PDF")

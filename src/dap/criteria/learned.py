@@ -20,10 +20,11 @@ def dap(
     exclude: tuple[str, ...] = (),
     config: PruneConfig | None = None,
     milestones: Sequence[float] = (),
+    **looks: Any,
 ) -> Scores:
     """λ̃ at the end of mask learning, averaged where the configuration says so; and its cuts on reaching `milestones`.
 
-    Batch size and seed are the data's.
+    Batch size and seed are the data's; `looks` are the options of `learn_masks` that say what to evaluate on the way.
     """
     config = config or PruneConfig()
     chosen = {"include": include or config.include, "exclude": exclude or config.exclude}
@@ -35,6 +36,7 @@ def dap(
         config,
         objective=data.objective,
         milestones=milestones,
+        **looks,
         checkpoint=data.checkpoint,
         on_step=None if report is None else partial(_tell, report, steps),
         engine=data.engine,
@@ -47,7 +49,7 @@ def dap(
 
 def _tell(report: Callable[[News], None], steps: int, stats: StepStats) -> None:
     text = f"loss {stats.loss:.3f}, sparsity {stats.sparsity:.0%}"
-    report(News("mask learning", stats.step, steps, text, stats._asdict()))
+    report(News("mask learning", stats.step, steps, text, stats.row()))
 
 
 def agnostic(

@@ -23,7 +23,7 @@ class Learnt:
     """What is left of mask learning, by weight: λ̃, whose sign decides, and the domain sensitivity S̄."""
 
     logits: dict[str, Tensor]
-    sensitivity: dict[str, Tensor]
+    sensitivity: dict[str, Tensor] | None  # None: with α = 0 there is none
 
 
 def read_learnt(checkpoint: str | Path) -> Learnt:
@@ -33,14 +33,15 @@ def read_learnt(checkpoint: str | Path) -> Learnt:
     tensors, values = load_state(checkpoint, "mask learning")
     shapes = values["pruner"]["weights"]
     sizes = [int(np.prod(shape)) for shape in shapes.values()]
-    flat = {name: tensors[f"pruner.{name}"].float() for name in ("effective", "sensitivity")}
+    names = [name for name in ("effective", "sensitivity") if f"pruner.{name}" in tensors]
+    flat = {name: tensors[f"pruner.{name}"].float() for name in names}
     if len(flat["effective"]) != sum(sizes):
         raise DapError(f"{checkpoint} has one logit for several weights: only those of single weights can be shown")
     parts = {
         name: dict(zip(shapes, map(Tensor.reshape, vector.split(sizes), map(tuple, shapes.values())), strict=True))
         for name, vector in flat.items()
     }
-    return Learnt(parts["effective"], parts["sensitivity"])
+    return Learnt(parts["effective"], parts.get("sensitivity"))
 
 
 def logit_histogram(logits: Mapping[str, Tensor], bins: int = 120) -> dict[str, Any]:
@@ -59,20 +60,21 @@ def by_layer(learnt: Learnt, model: nn.Module, masks: Masks) -> list[dict[str, A
     rows = []
     for name, weight in weights.items():
         kept, large = masks[name], magnitude[name]
-        logits, sensitivity = learnt.logits[name], learnt.sensitivity[name]
-        rows.append(
-            {
-                "layer": name,
-                "weights": weight.numel(),
-                "sparsity": 1 - kept.double().mean().item(),
-                "keep_probability": logits.sigmoid().double().mean().item(),
-                "boundary": (logits.abs() < 1).double().mean().item(),
-                "sensitivity": sensitivity.double().mean().item(),
-                "sensitivity_and_magnitude": rank_correlation(sensitivity, weight.abs()),
-                "small_but_kept": (kept & ~large).sum().item(),
-                "large_but_pruned": (~kept & large).sum().item(),
-            }
-        )
+        logits = learnt.logits[name]
+        row = {
+            "layer": name,
+            "weights": weight.numel(),
+            "sparsity": 1 - kept.double().mean().item(),
+            "keep_probability": logits.sigmoid().double().mean().item(),
+            "boundary": (logits.abs() < 1).double().mean().item(),
+            "small_but_kept": (kept & ~large).sum().item(),
+            "large_but_pruned": (~kept & large).sum().item(),
+        }
+        if learnt.sensitivity is not None:
+            sensitivity = learnt.sensitivity[name]
+            row["sensitivity"] = sensitivity.double().mean().item()
+            row["sensitivity_and_magnitude"] = rank_correlation(sensitivity, weight.abs())
+        rows.append(row)
     return rows
 
 
@@ -106,15 +108,18 @@ def overlaps(masks: Mapping[str, Masks]) -> list[dict[str, Any]]:
     return rows
 
 
-def rank_correlation(one: Tensor, other: Tensor, most: int = 1_000_000) -> float:
-    """Spearman's, between equally many numbers; of more than `most`, every so manieth. Ties share their mean rank."""
+def rank_correlation(one: Tensor, other: Tensor, most: int = 1_000_000) -> float | None:
+    """Spearman's, between equally many numbers; of more than `most`, every so manieth. Ties share their mean rank.
+
+    None where there is no order: one number, or all the same.
+    """
     from scipy.stats import rankdata
 
     one, other = one.flatten(), other.flatten()
     every = max(1, len(one) // most)
     first, second = (vector[::every].double().numpy() for vector in (one, other))
     if any(len(vector) < 2 or (vector == vector[0]).all() for vector in (first, second)):
-        return float("nan")
+        return None
     ranks = rankdata(first), rankdata(second)
     return float(np.corrcoef(*ranks)[0, 1])
 

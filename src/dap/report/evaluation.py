@@ -2,13 +2,15 @@
 
 import csv
 import io
+from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
-from dap.files import replacing, write_atomic
-
-Rows = list[dict[str, Any]]
+from dap.files import write_atomic
+from dap.report.charts import Figure, Look, Rows, by_layer, charts_are_here, histogram, lines, write_figures
+from dap.report.figures import SIDES
 
 
 def write_tables_and_figures(result: Mapping[str, Any], folder: Path) -> list[str]:
@@ -17,11 +19,8 @@ def write_tables_and_figures(result: Mapping[str, Any], folder: Path) -> list[st
     for name, rows in tables.items():
         write_atomic(folder / f"{name}.csv", _csv(rows).encode())
     files = [f"{name}.csv" for name in tables]
-    for name, chart in _charts(tables, result):
-        for ending in ("svg", "png"):
-            with replacing(folder / f"{name}.{ending}") as temporary:
-                chart.save(str(temporary), format=ending, **({"ppi": 144} if ending == "png" else {}))
-            files.append(f"{name}.{ending}")
+    if charts_are_here():  # tables are there all the same
+        files += write_figures(make_figures(tables, result), _look(result), folder)
     return [*files, "result.json"]
 
 
@@ -79,84 +78,57 @@ def _csv(rows: Rows) -> str:
 # ---- figures
 
 
-def _charts(tables: Mapping[str, Rows], result: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    try:
-        import altair
-        import vl_convert  # noqa: F401  # pyright: ignore[reportMissingImports]
-    except ImportError:  # tables are there all the same
-        return
-    if "attacks" in tables:
-        yield "attacks", _lines(altair, tables["attacks"], "attack")
-    if "corruptions" in tables:
-        yield "corruptions", _lines(altair, tables["corruptions"], "corruption")
-    if logits := result.get("interpretation", {}).get("logits"):
-        yield "logits", _histogram(altair, logits)
+def make_figures(tables: Mapping[str, Rows], result: Mapping[str, Any]) -> list[Figure]:
+    """Dense against sparse; means over source domains, and over unseen ones."""
+    look = _look(result)
+    figures = {"attacks": _by_severity(tables, "attack", look), "corruptions": _by_severity(tables, "corruption", look)}
+    if found := result.get("interpretation", {}).get("logits"):
+        title = f"{found['boundary']:.1%} of the weights lie in the boundary region |λ̃| < 1"
+        figures["logits"] = {title: histogram(found)}
     if "layers" in tables:
-        yield "layers", _layers(altair, tables["layers"])
+        rows = tables["layers"]
+        shown = {name: title for name, title in _BY_LAYER.items() if name in rows[0]}
+        figures["layers"] = {title: by_layer(_layers(rows, name), look, title, {}) for name, title in shown.items()}
+    return [Figure(name, name, "", panels) for name, panels in figures.items() if panels]
 
 
-def _data(altair: Any, rows: Rows) -> Any:
-    return altair.Data(values=rows)
+_BY_LAYER = {"sparsity": "sparsity", "keep_probability": "keep probability", "sensitivity": "sensitivity"}
 
 
-def _lines(altair: Any, rows: Rows, kind: str) -> Any:
-    """Accuracy against severity, a line for every model; sources and unseen domains side by side."""
-    rows = [{**row, "side": "unseen" if row["unseen"] else "sources"} for row in rows]
-    return (
-        altair.Chart(_data(altair, rows))
-        .mark_line(point=True)
-        .encode(
-            x=altair.X("severity:O"),
-            y=altair.Y("mean(accuracy):Q", title="accuracy", axis=altair.Axis(format="%")),
-            color=altair.Color("model:N", scale=altair.Scale(scheme="viridis")),
-            strokeDash=altair.StrokeDash("model:N"),
-        )
-        .properties(width=160, height=130)
-        .facet(row=altair.Row(f"{kind}:N", title=None), column=altair.Column("side:N", title=None))
-    )
+def _look(result: Mapping[str, Any]) -> Look:
+    return Look(tuple(result["models"]), sparsity="")
 
 
-def _histogram(altair: Any, logits: Mapping[str, Any]) -> Any:
-    """Counts on a logarithmic axis; the boundary region |λ̃| < 1 is shaded, the threshold dashed."""
-    edges = logits["edges"]
-    rows = [
-        {"from": low, "to": high, "weights": count}
-        for low, high, count in zip(edges, edges[1:], logits["counts"], strict=False)
-        if count
-    ]
-    bars = (
-        altair.Chart(_data(altair, rows))
-        .mark_bar(color="#3b528b")
-        .encode(
-            x=altair.X("from:Q", title="λ̃"),
-            x2="to:Q",
-            y=altair.Y("weights:Q", scale=altair.Scale(type="log", domainMin=1)),
-            y2=altair.datum(1),
-        )
-    )
-    region = altair.Chart(_data(altair, [{"from": -1, "to": 1}])).mark_rect(color="#d95f02", opacity=0.2)
-    line = altair.Chart(_data(altair, [{"at": logits["threshold"]}])).mark_rule(strokeDash=[4, 4]).encode(x="at:Q")
-    title = f"{logits['boundary']:.1%} of the weights lie in the boundary region |λ̃| < 1"
-    return (region.encode(x="from:Q", x2="to:Q") + bars + line).properties(width=460, height=240, title=title)
+def _by_severity(tables: Mapping[str, Rows], kind: str, look: Look) -> dict[str, Any]:
+    rows = tables.get(f"{kind}s", [])
+    panels = {}
+    for case in dict.fromkeys(row[kind] for row in rows):
+        for unseen, side in SIDES.items():
+            values: dict[tuple[str, int], list[float]] = defaultdict(list)
+            for row in rows:
+                if (row[kind], row["unseen"]) == (case, unseen):
+                    values[row["model"], row["severity"]].append(row["accuracy"])
+            shown = [
+                {"series": model, "wished": "dense", "severity": severity, **dict.fromkeys(_BAND, fmean(found))}
+                for (model, severity), found in values.items()
+            ]
+            if shown:
+                panels[f"{case.replace('_', ' ')}, {side}"] = lines(shown, look, "severity")
+    return panels
 
 
-def _layers(altair: Any, rows: Rows) -> Any:
+_BAND = ("mean", "low", "high")
+
+
+def _layers(rows: Rows, name: str) -> Rows:
     order = list(dict.fromkeys(row["layer"] for row in rows))
-    shown = {"sparsity": "sparsity", "keep_probability": "keep probability", "sensitivity": "sensitivity"}
-    flat = [
-        {"wished": row["wished"], "layer": row["layer"], "what": title, "value": row[name]}
+    return [
+        {
+            "series": row["wished"],
+            "wished": "dense",
+            "layer": row["layer"],
+            "place": order.index(row["layer"]) + 1,
+            "mean": row[name],
+        }
         for row in rows
-        for name, title in shown.items()
     ]
-    return (
-        altair.Chart(_data(altair, flat))
-        .mark_line(point=True)
-        .encode(
-            x=altair.X("layer:N", sort=order, axis=altair.Axis(labelLimit=120, labelFontSize=8)),
-            y=altair.Y("value:Q", title=None),
-            color=altair.Color("wished:N", title="sparsity", scale=altair.Scale(scheme="viridis")),
-        )
-        .properties(width=520, height=110)
-        .facet(row=altair.Row("what:N", title=None))
-        .resolve_scale(y="independent")
-    )

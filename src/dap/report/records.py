@@ -1,19 +1,20 @@
-"""The numbers of finished runs as flat records, labelled by what distinguishes the runs."""
+"""The numbers of finished runs as flat records: a model each, labelled by what distinguishes the runs."""
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
 from dap.errors import DapError
 from dap.methods import METHODS
+from dap.report.series import DENSE, name_series
 from dap.runs.folder import RESULT, SPEC, read_json, read_spec
 from dap.runs.opening import place_of
 from dap.specs import BestSpec, ModelSpec, PruneSpec, TrainSpec, folder_name
 
 # A trial of one and the same thing: these do not tell rows of a table apart.
-_TRIAL = {"seed", "targets", "threads"}
+_TRIAL = {"seed", "targets", "threads", "watch_every"}
 
 
 @dataclass(frozen=True)
@@ -23,24 +24,57 @@ class Record:
     run: str  # the folder's name
     method: str  # its title; "Dense"
     options: Mapping[str, Any]  # those of the run, by their path; without what makes a trial
-    suite: str
+    suite: str  # its title
     targets: tuple[str, ...]
     seed: int
     wished: str | None  # the sparsity that was asked for, or the pattern; None: dense
     sparsity: float
     validation: float  # the mean accuracy over the sources' held-out images
     unseen: float | None  # the mean accuracy over the unseen domains; None where there are none
+    kept: int | None = None  # masked weights
+    total: int | None = None
+    layers: Mapping[str, float] = field(default_factory=dict)  # sparsity
+    series: str = ""  # its row in a table, its line in a chart
+    dense: str = ""  # the series of the dense model that was pruned
 
 
 def read_records(folder: str | Path) -> list[Record]:
     """Of every finished training and pruning in `folder`, a study's or one run's own."""
     folder = Path(folder)
-    places = [folder] if (folder / SPEC).is_file() else sorted(path.parent for path in folder.glob(f"*/{SPEC}"))
+    places = run_places(folder)
     if not places:
         raise DapError(f"there are no runs in {folder}: give the folder of a study or of a run")
     done = [place for place in places if (place / RESULT).is_file()]
     trials = {name for place in done for name in _trials_of(place)}  # of a search: only the one that was chosen counts
-    return [record for place in done if place.name not in trials for record in _records(place)]
+    records = [record for place in done if place.name not in trials for record in _records(place)]
+    titles = _suite_titles({record.suite for record in records})
+    records = [replace(record, suite=titles[record.suite]) for record in records]
+    named = name_series([(record.method, record.options, record.suite) for record in records])
+    return _once(
+        replace(record, series=ours, dense=dense) for record, (ours, dense) in zip(records, named, strict=True)
+    )
+
+
+def _once(records: Iterable[Record]) -> list[Record]:
+    """A dense model is known from its own run and from every pruning of it: the former counts."""
+    found: dict[tuple[Any, ...], Record] = {}
+    for record in sorted(records, key=lambda record: record.run, reverse=True):  # train-… before prune-…
+        key = (
+            (record.run, record.wished) if record.wished else (record.series, record.suite, record.targets, record.seed)
+        )
+        found.setdefault(key, record)
+    return list(found.values())
+
+
+def _suite_titles(suites: Collection[str]) -> dict[str, str]:
+    """Of a folder or a file of one's own its name, unless others have it too."""
+    names = {suite: suite if suite.startswith("hf:") else Path(suite).name for suite in suites}
+    return {suite: name if list(names.values()).count(name) == 1 else suite for suite, name in names.items()}
+
+
+def run_places(folder: Path) -> list[Path]:
+    """The folders of runs in it, or itself."""
+    return [folder] if (folder / SPEC).is_file() else sorted(path.parent for path in folder.glob(f"*/{SPEC}"))
 
 
 def _trials_of(run: Path) -> list[str]:
@@ -55,10 +89,11 @@ def _records(run: Path) -> Iterator[Record]:
         result = read_json(run.parent / result["chosen"] / RESULT)
     if isinstance(spec, TrainSpec | BestSpec):
         row = {**result, "validation": result["score"]["accuracy"]}
-        yield _record(run, "Dense", {}, _named(spec), None, row)
+        yield _record(run, DENSE, {}, _named(spec), None, row)
     elif isinstance(spec, PruneSpec):
         dense = read_spec(place_of(spec.dense, run)) if isinstance(spec.dense, str) else spec.dense
         assert isinstance(dense, TrainSpec | BestSpec | ModelSpec)
+        yield _record(run, DENSE, {}, _named(dense), None, result["dense"])
         for wished, row in result["sparse"].items():
             yield _record(run, METHODS[spec.method].title, spec.canonical(), _named(dense), wished, row)
 
@@ -90,6 +125,9 @@ def _record(
         row.get("sparsity", 0.0),
         fmean(row["validation"].values()),
         fmean(unseen) if unseen else None,
+        row.get("kept"),
+        row.get("total"),
+        row.get("layers", {}),
     )
 
 

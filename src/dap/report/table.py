@@ -1,105 +1,197 @@
-"""Methods against sparsities: the mean over unseen domains, and its mean and spread over seeds."""
+"""A table, whatever it is about: as Markdown, LaTeX and CSV."""
 
-from collections import defaultdict
-from collections.abc import Sequence
+import csv
+import io
+import re
 from dataclasses import dataclass
-from statistics import fmean, stdev
-from typing import Literal
 
-from dap.errors import DapError
-from dap.methods import METHODS
-from dap.report.records import Record
+from dap.report.statistics import Difference, Mean
 
-Side = Literal["unseen", "validation"]
+Value = Mean | Difference | str | None  # None: missing
+MISSING = "–"
 
 
 @dataclass(frozen=True)
-class Cell:
-    mean: float
-    spread: float | None  # the standard deviation over seeds; None of one seed
-    seeds: int
-    missing: int = 0  # seeds that lack an unseen domain, and are left out
+class Column:
+    title: str
+    group: str = ""  # a heading over several columns
+    marked: bool = False  # best and second best
 
-    def __str__(self) -> str:
-        return f"{100 * self.mean:.1f}" + ("" if self.spread is None else f" ± {100 * self.spread:.1f}")
+
+@dataclass(frozen=True)
+class Row:
+    cells: tuple[Value, ...]
+    # What the row is about, for a page that hides some.
+    series: str = ""
+    wished: str | None = None  # the sparsity that was asked for; None: any
 
 
 @dataclass(frozen=True)
 class Table:
-    side: Side
-    targets: tuple[tuple[str, ...], ...]  # the unseen domains
-    columns: tuple[str, ...]  # sparsities that were asked for, and patterns
-    rows: dict[str, dict[str, Cell | None]]  # by title and column; None: there is nothing, or nothing whole
+    name: str  # of its files
+    title: str
+    note: str
+    columns: tuple[Column, ...]
+    rows: tuple[Row, ...]
+
+    def marks(self) -> dict[tuple[int, int], int]:
+        """1 for the best of a column, 2 for the second best, by row and column. What looks equal is equal."""
+        found = {}
+        for place, column in enumerate(self.columns):
+            shown = {
+                number: round(100 * value.mean, 1)
+                for number, row in enumerate(self.rows)
+                if isinstance(value := row.cells[place], Mean)
+            }
+            if column.marked and len(set(shown.values())) > 1:
+                best = sorted(set(shown.values()), reverse=True)[:2]
+                found |= {(number, place): 1 + best.index(value) for number, value in shown.items() if value in best}
+        return found
+
+    def groups(self) -> list[tuple[str, int]]:
+        """Headings over columns, and over how many each; "" over one that has none."""
+        found: list[tuple[str, int]] = []
+        for column in self.columns:
+            if found and column.group and found[-1][0] == column.group:
+                found[-1] = column.group, found[-1][1] + 1
+            else:
+                found.append((column.group, 1))
+        return found
 
     def markdown(self) -> str:
-        lines = ["| | " + " | ".join(map(_heading, self.columns)) + " |", "|---" * (1 + len(self.columns)) + "|"]
-        for title, cells in self.rows.items():
-            lines.append(f"| {title} | " + " | ".join(str(cells[column] or "–") for column in self.columns) + " |")
+        titles = [_heading(column) for column in self.columns]
+        lines = [f"| {' | '.join(titles)} |", "|---" * len(titles) + "|"]
+        marks = self.marks()
+        for number, row in enumerate(self.rows):
+            cells = []
+            for place, value in enumerate(row.cells):
+                text = show(value).replace("|", "\\|")
+                cells.append({1: f"**{text}**", 2: f"<u>{text}</u>"}.get(marks.get((number, place), 0), text))
+            lines.append(f"| {' | '.join(cells)} |")
         return "\n".join(lines)
 
-
-def make_table(records: Sequence[Record], side: Side = "unseen") -> Table:
-    """A seed counts where it has every unseen domain that any run has on the suite; options that differ name rows."""
-    if not records:
-        raise DapError("no run is finished yet: there is nothing to show")
-    if side == "unseen" and any(record.unseen is None for record in records):
-        raise DapError("there are no unseen domains: show the sources' validation")
-    differing = _differing(records)
-    groups: dict[tuple[str, str], dict[int, dict[tuple[str, ...], float]]] = defaultdict(lambda: defaultdict(dict))
-    columns: dict[str, None] = {}
-    order = ["Dense", *(method.title for method in METHODS.values())]
-    for record in sorted(records, key=lambda record: (order.index(record.method), record.wished or "")):
-        column = record.wished or "dense"
-        columns[column] = None
-        value = record.unseen if side == "unseen" else record.validation
-        assert value is not None
-        groups[_title(record, differing), column][record.seed][record.targets] = value
-    # Every unseen domain of the suite: what a row lacks is missing, not left out of its mean.
-    suites: dict[str, set[tuple[str, ...]]] = defaultdict(set)
-    for record in records:
-        suites[record.suite].add(record.targets)
-    expected = {_title(record, differing): suites[record.suite] for record in records}
-    titles = dict.fromkeys(title for title, _ in groups)
-    rows = {
-        title: {column: _cell(groups.get((title, column), {}), expected[title]) for column in columns}
-        for title in titles
-    }
-    targets = tuple(sorted({record.targets for record in records}))
-    return Table(side, targets, tuple(sorted(columns, key=lambda column: (column != "dense", column))), rows)
-
-
-def _cell(seeds: dict[int, dict[tuple[str, ...], float]], targets: set[tuple[str, ...]]) -> Cell | None:
-    means = [fmean(found.values()) for found in seeds.values() if set(found) == targets]
-    if not means:
-        return None
-    return Cell(fmean(means), stdev(means) if len(means) > 1 else None, len(means), len(seeds) - len(means))
-
-
-def _differing(records: Sequence[Record]) -> dict[str, list[str]]:
-    """By method, the options that tell its rows apart."""
-    by_method: dict[str, list[Record]] = defaultdict(list)
-    for record in records:
-        by_method[record.method].append(record)
-    return {
-        method: [
-            name
-            for name in dict.fromkeys(name for record in found for name in record.options)
-            if len({repr(record.options.get(name)) for record in found}) > 1
+    def latex(self) -> str:
+        """With booktabs."""
+        form = "".join("l" if self.is_text(place) else "c" for place in range(len(self.columns)))
+        lines = [
+            r"\begin{table}",
+            r"\centering",
+            rf"\caption{{{escape(f'{self.title}. {self.note}')}}}",
+            rf"\label{{tab:{self.name}}}",
+            rf"\begin{{tabular}}{{{form}}}",
+            r"\toprule",
+            *self._latex_groups(),
+            " & ".join(escape(column.title) for column in self.columns) + r" \\",
+            r"\midrule",
         ]
-        for method, found in by_method.items()
-    }
+        marks = self.marks()
+        for number, row in enumerate(self.rows):
+            if number and row.series != self.rows[number - 1].series:
+                lines.append(r"\midrule")
+            cells = []
+            for place, value in enumerate(row.cells):
+                text = escape(show(value))
+                command = {1: "textbf", 2: "underline"}.get(marks.get((number, place), 0))
+                cells.append(rf"\{command}{{{text}}}" if command else text)
+            lines.append(" & ".join(cells) + r" \\")
+        return "\n".join([*lines, r"\bottomrule", r"\end{tabular}", r"\end{table}", ""])
+
+    def csv(self) -> str:
+        """Numbers as they are, with their spread, interval and number of seeds in columns of their own."""
+        text = io.StringIO()
+        writer = csv.writer(text, lineterminator="\n")
+        kinds = [self._kind(place) for place in range(len(self.columns))]
+        parts = {Mean: ("", " std", " seeds"), Difference: ("", " low", " high", " seeds"), str: ("",)}
+        writer.writerow(
+            f"{_heading(column)}{part}"
+            for column, kind in zip(self.columns, kinds, strict=True)
+            for part in parts[kind]
+        )
+        for row in self.rows:
+            cells = []
+            for value, kind in zip(row.cells, kinds, strict=True):
+                cells += (
+                    _numbers(value)
+                    if isinstance(value, Mean | Difference)
+                    else [value] + [None] * (len(parts[kind]) - 1)
+                )
+            writer.writerow(cells)
+        return text.getvalue()
+
+    def _kind(self, place: int) -> type:
+        kinds = {type(row.cells[place]) for row in self.rows}
+        return next((kind for kind in (Mean, Difference) if kind in kinds), str)
+
+    def is_text(self, place: int) -> bool:
+        return self._kind(place) is str
+
+    def _latex_groups(self) -> list[str]:
+        cells, rules, start = [], [], 1
+        for group, span in self.groups():
+            cells.append(rf"\multicolumn{{{span}}}{{c}}{{{escape(group)}}}" if group else "")
+            if group:
+                rules.append(rf"\cmidrule(lr){{{start}-{start + span - 1}}}")
+            start += span
+        return [" & ".join(cells) + r" \\", " ".join(rules)] if rules else []
 
 
-def _title(record: Record, differing: dict[str, list[str]]) -> str:
-    names = differing[record.method]
-    shown = ", ".join(f"{_short(name)} {record.options.get(name)}" for name in names)
-    return f"{record.method} ({shown})" if shown else record.method
+def show(value: Value) -> str:
+    """In percent, as people read it.
+
+    >>> show(Mean(0.5, 0.125, 3)), show(Difference(0.021, None, None, 1)), show(None)
+    ('50.0 ± 12.5', '+2.1', '–')
+    """
+    if value is None:
+        return MISSING
+    if isinstance(value, str):
+        return value
+    if isinstance(value, Mean):
+        return f"{100 * value.mean:.1f}" + ("" if value.spread is None else f" ± {100 * value.spread:.1f}")
+    shown = f"{100 * value.mean:+.1f}"
+    if value.low is None or value.high is None:
+        return shown
+    return f"{shown} [{100 * value.low:+.1f}, {100 * value.high:+.1f}]"
 
 
-def _short(name: str) -> str:
-    """`dense.train.learning_rate` is the dense model's, `prune.alpha` mask learning's."""
-    return name.removeprefix("dense.").removeprefix("train.").removeprefix("prune.").replace("_", " ")
+def file_name(*parts: str) -> str:
+    """
+    >>> file_name("domains", "hf:me/images")
+    'domains-hf-me-images'
+    """
+    return "-".join(re.sub(r"[^\w.]+", "-", part).strip("-") for part in parts)
 
 
-def _heading(column: str) -> str:
-    return f"{float(column):.0%}" if column.replace(".", "", 1).isdigit() else column
+def sparsity_title(wished: str) -> str:
+    """Of what was asked for: a share, or a pattern.
+
+    >>> sparsity_title("0.8"), sparsity_title("0.995"), sparsity_title("2:4")
+    ('80 %', '99.5 %', '2:4')
+    """
+    return f"{100 * float(wished):.4g} %" if re.fullmatch(r"[\d.]+", wished) else wished
+
+
+def _heading(column: Column) -> str:
+    return f"{column.group}: {column.title}" if column.group else column.title
+
+
+def _numbers(value: Mean | Difference) -> list[float | int | None]:
+    if isinstance(value, Mean):
+        return [value.mean, value.spread, value.seeds]
+    return [value.mean, value.low, value.high, value.seeds]
+
+
+_LATEX = {
+    "\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_", "{": r"\{", "}": r"\}",
+    "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "<": "$<$", ">": "$>$", "±": r"$\pm$", "×": r"$\times$",
+    "Δ": r"$\Delta$", "α": r"$\alpha$", "β": r"$\beta$", "γ": r"$\gamma$", "ε": r"$\varepsilon$", "λ": r"$\lambda$",
+    "τ": r"$\tau$", "σ": r"$\sigma$", "→": r"$\to$", "−": "$-$", "–": "--", "—": "---",
+}  # fmt: skip
+
+
+def escape(text: str) -> str:
+    r"""For LaTeX.
+
+    >>> escape("a_b ± 1 %")
+    'a\\_b $\\pm$ 1 \\%'
+    """
+    return "".join(_LATEX.get(letter, letter) for letter in text)

@@ -19,6 +19,7 @@ from dap.criteria import Calibration, News
 from dap.engine import Engine
 from dap.errors import DapError
 from dap.evaluation import accuracy
+from dap.evaluation.pixels import Joined
 from dap.masking import bake
 from dap.masks import Masks
 from dap.methods import METHODS
@@ -94,6 +95,8 @@ def prune_dense(
         config=spec.prune,
         train=spec.finetune.over(opened.train),
         validation=sources.held_out,
+        watch={target: Joined(list(parts.values()), size=256) for target, parts in sources.targets.items()},
+        watch_every=spec.watch_every,
         skip=there,
     )
     with working_in(folder, spec, engine) as metrics, threads(spec.threads):

@@ -125,6 +125,7 @@ def expect(spec: Spec, costs: Costs) -> Estimate:
             "fine-tuning": models * tuning.steps,
         }
         evaluated = (1 + models) * both + values["finetuned"] * models * _checks(tuning.resolved()) * costs.held_out
+        evaluated += values["prune"].get("steps", 0) // (values.get("watch_every") or math.inf) * both
         moved = values["finetuned"] or spec.method == "movement"
         disk = costs.state + models * (costs.masks + moved * costs.model)
     elif isinstance(spec, EvaluateSpec):

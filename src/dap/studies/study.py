@@ -6,11 +6,13 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from dap.errors import DapError
+from dap.files import write_atomic
 from dap.specs import BestSpec, EvaluateSpec, ModelSpec, PruneSpec, Spec, TrainSpec, folder_name, read
 from dap.studies.grid import expand
 from dap.studies.yaml_file import read_yaml
 
 _OnImages = TypeVar("_OnImages", TrainSpec, ModelSpec)
+FILE = "study.yaml"  # beside its runs
 _KEYS = ("name", "out", "threads", "train", "model", "prune", "evaluate")
 
 
@@ -87,6 +89,14 @@ def read_study(file: str | Path, out: str | Path | None = None) -> Study:
     if not study.runs:
         raise DapError(f"{file} stands for no run: a list in it is empty, or `model:` has no `prune:`")
     return study
+
+
+def keep_file(study: Study, file: str | Path) -> None:
+    """The study's file beside its runs, for whoever asks later what they were."""
+    kept = study.folder / FILE
+    if not (kept.exists() and kept.samefile(file)):
+        study.folder.mkdir(parents=True, exist_ok=True)
+        write_atomic(kept, Path(file).read_bytes())
 
 
 def _blocks(values: Any, name: str) -> Iterator[tuple[str, dict[str, Any]]]:

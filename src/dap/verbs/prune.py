@@ -32,6 +32,7 @@ def prune_suite(
     threads: int | None = None,
     accelerator: str = "auto",
     dry_run: bool = False,
+    watch_every: int | None = None,
     tensorboard: bool = False,
     json: bool = False,
 ) -> int:
@@ -64,6 +65,7 @@ def prune_suite(
         threads: of torch, on which the last bits depend (default: as many as it takes)
         accelerator: auto, cpu or gpu
         dry_run: time a few steps, and say how long it will take and what it needs
+        watch_every: steps of mask learning between looks at held-out and unseen images, for curves
         tensorboard: draw curves in <out>/tensorboard, for tensorboard --logdir
         json: print the result as one JSON object
 
@@ -89,6 +91,7 @@ def prune_suite(
         finetune,
         threads,
         precision,
+        watch_every,
     )
     engine = launch(devices, nodes, precision, accelerator)
     if dry_run:

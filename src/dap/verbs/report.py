@@ -1,14 +1,28 @@
 """dap report: what runs came to."""
 
+from pathlib import Path
 
-def report_runs(runs: str, out: str | None = None, json: bool = False) -> int:
-    """Show what the finished runs of a study, or one run, came to: methods against sparsities.
 
-    Example: dap report runs/digits --out digits.md
+def report_runs(
+    runs: str,
+    out: str | None = None,
+    files: str | None = None,
+    with_paper: bool = False,
+    watch: bool = False,
+    json: bool = False,
+) -> int:
+    """Show what the finished runs of a study, or one run, came to, and write a page with tables and charts.
+
+    Example: dap report runs/digits
+
+    Example: dap report runs/pacs --files paper/results --with-paper
 
     Args:
-        runs: the folder of a study or of a run
-        out: a file for the tables, in Markdown (default: they are printed)
+        runs: the folder of a study or of a run, or a study's file
+        out: the page (default: report.html in the folder)
+        files: a folder for every table (Markdown, LaTeX, CSV) and figure (SVG, PDF, PNG)
+        with_paper: also show the numbers that the paper on domain-aware pruning publishes, apart from yours
+        watch: write the page again whenever a run is done, until all are
         json: print one JSON object
 
     Returns:
@@ -17,32 +31,36 @@ def report_runs(runs: str, out: str | None = None, json: bool = False) -> int:
     from dataclasses import asdict
     from json import dumps
 
-    from dap.files import write_atomic
-    from dap.report import make_table, read_records
+    from dap.report import all_tables, overview
+    from dap.report.writing import PAGE, watch_page, write_files, write_page
 
-    records = read_records(runs)
-    sides = ("unseen", "validation") if all(record.unseen is not None for record in records) else ("validation",)
-    tables = {side: make_table(records, side) for side in sides}
+    folder = _folder(runs)
+    page = Path(out) if out else folder / PAGE
+    if watch:
+        for status in watch_page(folder, page, with_paper):
+            if not json:
+                print(f"{status} {page}", flush=True)
+    records, findings = write_page(folder, page, with_paper)
+    written = write_files(records, findings, Path(files), with_paper) if files else []
     if json:
-        shown = {"records": records, "tables": list(tables.values())}
-        print(dumps({name: [asdict(one) for one in found] for name, found in shown.items()}))
+        tables = all_tables(records, findings.robustness)
+        shown = {"records": [asdict(one) for one in records], "tables": [asdict(one) for one in tables]}
+        print(dumps({**shown, "page": str(page), "files": written}))
         return 0
-    text = []
-    for side, table in tables.items():
-        cells = [cell for row in table.rows.values() for cell in row.values() if cell is not None]
-        title = "the unseen domain" if side == "unseen" else "the sources' held-out images"
-        counts = sorted({cell.seeds for cell in cells})
-        seeds = f"{counts[0]}" if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
-        unseen = ", ".join("+".join(names) for names in table.targets)
-        text.append(
-            f"Accuracy in % on {title}, {unseen} unseen in turn: mean ± standard deviation over seeds ({seeds})"
-        )
-        if left_out := sum(cell.missing for cell in cells):
-            text.append(f"{left_out} times a seed was left out that lacks an unseen domain")
-        text += ["", table.markdown(), ""]
-    if out:
-        write_atomic(out, "\n".join(text).encode())
-        print(f"written to {out}")
-    else:
-        print("\n".join(text), end="")
+    sides = ("unseen", "validation") if all(record.unseen is not None for record in records) else ("validation",)
+    for side in sides:
+        table = overview(records, side)
+        print(f"{table.title}\n{table.note}\n\n{table.markdown()}\n")
+    if files:
+        print(f"{len(written)} tables and figures are in {files}")
+    print(f"the page is {page}")
     return 0
+
+
+def _folder(runs: str) -> Path:
+    path = Path(runs)
+    if path.suffix in (".yaml", ".yml") and path.is_file():
+        from dap.studies import read_study
+
+        return read_study(path).folder
+    return path

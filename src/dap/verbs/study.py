@@ -50,6 +50,7 @@ def study_run(
     from dap.runs.curves import tensorboard as curves
     from dap.studies import read_study
     from dap.studies.status import forget_failure, status_of
+    from dap.studies.study import keep_file
     from dap.studies.watching import watched
     from dap.verbs.dry_run import dry_run_study
 
@@ -64,6 +65,7 @@ def study_run(
         return dry_run_study(plan, left, workers, json)
     for run in left:
         forget_failure(plan, run)
+    keep_file(plan, study)
     with (
         curves(plan.folder, tensorboard),
         watched(plan, total=len(runs), done=len(runs) - len(left), quiet=json) as events,

@@ -1,0 +1,64 @@
+"""Where numbers come from: how much of a study is done, with what versions, and the commands to do it again."""
+
+import json
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+
+from dap.report.records import run_places
+from dap.runs.folder import RESULT, SPEC, read_json
+from dap.studies import Study, read_study
+from dap.studies.status import status
+from dap.studies.study import FILE
+
+
+@dataclass(frozen=True)
+class Origin:
+    title: str
+    status: str
+    commands: tuple[str, ...]
+    documents: dict[str, str]  # specification and versions, by title
+    finished: bool  # nothing is left to wait for
+
+
+def origin_of(folder: str | Path) -> Origin:
+    """Of a study's folder, or of one run's."""
+    folder = Path(folder)
+    places = run_places(folder)
+    done = sum((place / RESULT).is_file() for place in places)
+    if (folder / FILE).is_file():
+        study = read_study(folder / FILE, folder)
+        text, finished = _progress(study)
+        commands = (f"dap study run {FILE}", f"dap report {folder}")
+        documents = {FILE: (folder / FILE).read_text()}
+        return Origin(study.name, text, commands, documents | _versions(places), finished)
+    single = (folder / SPEC).is_file()
+    text = f"{done} of {len(places)} {'run is' if len(places) == 1 else 'runs are'} done."
+    documents = {SPEC: (folder / SPEC).read_text()} if single else {}
+    title = folder.absolute().name
+    return Origin(title, text, (f"dap report {folder}",), documents | _versions(places), done == len(places))
+
+
+def _progress(study: Study) -> tuple[str, bool]:
+    rows = status(study)
+    states = Counter(row.state for row in rows)
+    text = f"{states['done']} of {len(rows)} runs are done."
+    others = ", ".join(f"{count} {state}" for state, count in states.items() if state != "done")
+    if others:
+        text += f" What is missing is shown as missing: {others}."
+    if failed := [row for row in rows if row.state == "failed"]:
+        text += f" The first failure: {failed[0].run}: {failed[0].error}"
+    return text, not others
+
+
+def _versions(places: list[Path]) -> dict[str, str]:
+    """Each environment that runs began in, and how many did."""
+    found: Counter[str] = Counter()
+    for place in places:
+        if (file := place / "environment.json").is_file():
+            found.update(json.dumps(start, indent=1) for start in read_json(file)["starts"])
+    several = len(found) > 1
+    return {
+        f"Versions and machine{f' ({count} runs)' if several else ''}{' ' * number}": text  # titles are unique
+        for number, (text, count) in enumerate(found.most_common())
+    }

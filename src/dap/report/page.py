@@ -1,0 +1,217 @@
+"""The page: one HTML file with everything in it, for whoever decides and for whoever checks."""
+
+import json
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from html import escape
+from importlib.metadata import version
+from pathlib import Path
+from string import Template
+from typing import Any
+
+from dap.data.cache import cache_folder
+from dap.files import write_atomic
+from dap.report.charts import COLOURS, DASHES, Figure, Look
+from dap.report.figures import all_figures
+from dap.report.findings import Findings
+from dap.report.origin import Origin
+from dap.report.records import Record
+from dap.report.statistics import Difference, Mean
+from dap.report.summary import Summary, summarise
+from dap.report.table import Table, Value, show, sparsity_title
+from dap.report.tables import all_tables, in_order
+
+_HERE = Path(__file__).parent
+_TALL = ("corruptions",)  # a row for each
+
+
+@dataclass(frozen=True)
+class Page:
+    """What is on it."""
+
+    records: Sequence[Record]
+    findings: Findings
+    origin: Origin
+    published: Sequence[Table] = ()  # other people's numbers, apart from ours
+    refresh: int | None = None  # seconds, while a study runs
+
+    @property
+    def sparsities(self) -> list[str]:
+        return sorted({record.wished for record in self.records if record.wished})
+
+    @property
+    def look(self) -> Look:
+        return look_of(self.records, legend=False)
+
+    def html(self) -> str:
+        figures = all_figures(self.records, self.findings, self.look)
+        charts, drawn = _figures(figures, self.look)
+        parts = {
+            "title": escape(self.origin.title),
+            "refresh": f'<meta http-equiv="refresh" content="{self.refresh}">' if self.refresh else "",
+            "css": (_HERE / "page.css").read_text(),
+            "status": escape(self.origin.status),
+            "summary": "\n".join(_summary(one, self.look.sparsity) for one in summarise(self.records)),
+            "controls": self._controls(),
+            "figures": drawn,
+            "tables": "\n".join(
+                _table(table)
+                for table in all_tables(self.records, self.findings.robustness)
+                if "overview" not in table.name
+            ),
+            "paper": _published(self.published),
+            "reproduce": _reproduce(self.origin),
+            "data": _json({"sparsities": self.sparsities, "titles": self._titles, "charts": charts}),
+            "vega": vega(),
+            "script": (_HERE / "page.js").read_text(),
+        }
+        return Template((_HERE / "page.html").read_text()).substitute(parts)
+
+    @property
+    def _titles(self) -> list[str]:
+        return [sparsity_title(wished) for wished in self.sparsities]
+
+    def _controls(self) -> str:
+        slider = ""
+        if self.sparsities:
+            start = self.sparsities.index(self.look.sparsity)
+            slider = f"""<label for="sparsity">Sparsity <input type="range" id="sparsity" min="0" \
+max="{len(self.sparsities) - 1}" step="1" value="{start}"><output id="sparsity-shown" for="sparsity">\
+{self._titles[start]}</output></label>
+<label><input type="checkbox" id="every"> tables show every sparsity</label>"""
+        boxes = "\n".join(_box(series, place) for place, series in enumerate(self.look.series))
+        return f"""<div class="controls" role="group" aria-label="What is shown">{slider}
+<fieldset><legend>Methods</legend>{boxes}</fieldset></div>"""
+
+
+def look_of(records: Sequence[Record], legend: bool = True) -> Look:
+    """80 %, or what is nearest, is shown first."""
+    wished = sorted({record.wished for record in records if record.wished})
+    shares = [wish for wish in wished if ":" not in wish]
+    start = min(shares, key=lambda wish: abs(float(wish) - 0.8)) if shares else next(iter(wished), "")
+    return Look(tuple(dict.fromkeys(record.series for record in in_order(records))), start, legend)
+
+
+def vega() -> str:
+    """Vega with all that it needs: bundled once, since that takes seconds, and kept."""
+    import vl_convert  # pyright: ignore[reportMissingImports]
+
+    file = cache_folder() / f"vega-{version('vl-convert-python')}.js"
+    if not file.is_file():
+        bundle = vl_convert.javascript_bundle()  # pyright: ignore[reportCallIssue]
+        write_atomic(file, bundle.encode())
+    return file.read_text(encoding="utf-8").replace("</script", "<\\/script")
+
+
+def _json(values: Any) -> str:
+    """In a script's text nothing may look like its end."""
+    return json.dumps(values, ensure_ascii=False, allow_nan=False).replace("<", "\\u003c")
+
+
+def _summary(summary: Summary, start: str) -> str:
+    cards = "".join(f"<div><dt>{escape(card.label)}</dt><dd>{escape(card.value)}</dd></div>" for card in summary.cards)
+    hidden = "" if summary.wished == start else " hidden"
+    heading = f"{summary.suite}, {sparsity_title(summary.wished)} sparse"
+    return (
+        f'<div class="summary" data-wished="{escape(summary.wished)}"{hidden}><h3>{escape(heading)}</h3>'
+        f'<dl class="cards">{cards}</dl><p>{escape(summary.text)}</p></div>'
+    )
+
+
+def _box(series: str, place: int) -> str:
+    colour, dash = COLOURS[place % len(COLOURS)], " ".join(map(str, DASHES[place % len(DASHES)]))
+    dashes = "" if dash == "1 0" else f' stroke-dasharray="{dash}"'
+    line = f'<line x1="0" x2="26" y1="4" y2="4" stroke="{colour}" stroke-width="3"{dashes}/>'
+    swatch = f'<svg class="swatch" width="26" height="8" aria-hidden="true">{line}</svg>'
+    return f'<label><input type="checkbox" checked data-series="{escape(series)}">{swatch}{escape(series)}</label>'
+
+
+def _figures(figures: Sequence[Figure], look: Look) -> tuple[dict[str, Any], str]:
+    """Charts by the id of their place, and the places."""
+    charts, parts = {}, []
+    for figure in figures:
+        panels = []
+        for number, (heading, panel) in enumerate(figure.panels.items()):
+            place = f"chart-{figure.name}-{number}"
+            sized = panel.chart.properties(width="container", height="container", background="transparent")
+            charts[place] = sized.add_params(*look.params()).to_dict(validate=False) | {  # checking takes long
+                "autosize": {"type": "fit", "contains": "padding"},
+                "description": f"{figure.title}: {heading}. {figure.note}",
+                "datasets": panel.datasets,
+            }
+            kind = "chart tall" if figure.name in _TALL else "chart"
+            panels.append(f'<div class="panel"><h4>{escape(heading)}</h4><div class="{kind}" id="{place}"></div></div>')
+        parts.append(
+            f'<article id="{figure.name}"><h3>{escape(figure.title)}</h3><p class="note">{escape(figure.note)}</p>'
+            f'<div class="panels">{"".join(panels)}</div></article>'
+        )
+    return charts, "\n".join(parts)
+
+
+# ---- tables
+
+
+def _table(table: Table, prefix: str = "table") -> str:
+    marks = table.marks()
+    rows = []
+    for number, row in enumerate(table.rows):
+        cells = [_cell(value, marks.get((number, place), 0)) for place, value in enumerate(row.cells)]
+        about = f' data-series="{escape(row.series)}" data-wished="{escape(row.wished or "")}"' if row.series else ""
+        rows.append(f"<tr{about}>{''.join(cells)}</tr>")
+    head = "".join(_heads(table))
+    title = f"{prefix}-{table.name}"
+    return f"""<article id="{escape(title)}"><h3>{escape(table.title)}</h3><p class="note">{escape(table.note)}</p>
+<div class="scroll" tabindex="0" role="region" aria-label="{escape(table.title)}"><table><thead>{head}</thead>
+<tbody>
+{chr(10).join(rows)}
+</tbody></table></div></article>"""
+
+
+def _heads(table: Table) -> Iterator[str]:
+    if any(column.group for column in table.columns):
+        yield "<tr>"
+        for group, span in table.groups():
+            yield f'<th colspan="{span}" scope="colgroup">{escape(group)}</th>' if group else "<td></td>"
+        yield "</tr>"
+    yield "<tr>"
+    for place, column in enumerate(table.columns):
+        kind = ' class="text"' if table.is_text(place) else ""
+        yield f'<th scope="col"{kind}><button type="button" data-column="{place}">{escape(column.title)}</button></th>'
+    yield "</tr>"
+
+
+def _cell(value: Value, mark: int) -> str:
+    kinds = [name for name, wanted in {"text": isinstance(value, str), "missing": value is None}.items() if wanted]
+    kinds += {1: ["best"], 2: ["second"]}.get(mark, [])
+    kind = f' class="{" ".join(kinds)}"' if kinds else ""
+    return f'<td{kind} data-value="{escape(_key(value))}">{escape(show(value))}</td>'
+
+
+def _key(value: Value) -> str:
+    """What a column is sorted by."""
+    if isinstance(value, Mean | Difference):
+        return f"{value.mean:.6f}"
+    text = value or ""
+    if number := re.match(r"\(?([+-]?[\d.]+)", text):  # a share, or a number as others print it
+        return number[1]
+    return text.strip("—–")
+
+
+def _published(tables: Sequence[Table]) -> str:
+    if not tables:
+        return ""
+    shown = "\n".join(_table(table, "published") for table in tables)
+    return f"""<section id="paper" aria-labelledby="paper-title"><h2 id="paper-title">Published numbers</h2>
+<p class="note">As the paper reports them, with other images, weights and budgets: to be set beside the tables above,
+not into them.</p>
+{shown}
+</section>"""
+
+
+def _reproduce(origin: Origin) -> str:
+    commands = escape("\n".join(origin.commands))
+    parts = [f"<pre tabindex='0'>{commands}</pre>"]
+    for title, text in origin.documents.items():
+        parts.append(f"<details><summary>{escape(title)}</summary><pre tabindex='0'>{escape(text)}</pre></details>")
+    return "\n".join(parts)

@@ -1,0 +1,103 @@
+"""Means over seeds with their spread, and paired differences with a bootstrap interval."""
+
+import math
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from itertools import combinations_with_replacement
+from statistics import fmean, stdev
+from typing import Any
+
+import numpy as np
+
+LEVEL = 0.95  # of intervals
+_EXACT = 8  # values of which every resample is looked at: 6435
+_DRAWS = 20_000  # resamples of more
+
+
+@dataclass(frozen=True)
+class Mean:
+    """Over seeds."""
+
+    mean: float
+    spread: float | None  # the standard deviation; None of one seed
+    seeds: int
+    missing: int = 0  # seeds that lack an unseen domain, and are left out
+
+    @property
+    def error(self) -> float | None:
+        """The standard error, which DomainBed's tables have after their ±."""
+        return None if self.spread is None else self.spread / math.sqrt(self.seeds)
+
+
+@dataclass(frozen=True)
+class Difference:
+    """Between two things that were measured with the same seeds."""
+
+    mean: float
+    low: float | None  # of the interval; None of one seed
+    high: float | None
+    seeds: int
+
+    @property
+    def sure(self) -> bool:
+        """Whether the interval leaves 0 out."""
+        return self.low is not None and self.high is not None and (self.low > 0 or self.high < 0)
+
+
+def over_domains(trials: Mapping[int, Mapping[Any, float]], every: Collection[Any]) -> dict[int, float]:
+    """By seed, the mean over unseen domains. A seed that lacks one of them has none: its mean would be of others.
+
+    >>> over_domains({0: {"a": 0.25, "b": 0.75}, 1: {"a": 0.25}}, {"a", "b"})
+    {0: 0.5}
+    """
+    return {seed: fmean(found.values()) for seed, found in trials.items() if set(found) == set(every)}
+
+
+def mean_of(values: Sequence[float], missing: int = 0) -> Mean | None:
+    """None of no values: what is missing is no 0.
+
+    >>> mean_of([0.3, 0.7, 0.5])
+    Mean(mean=0.5, spread=0.2, seeds=3, missing=0)
+    """
+    if not values:
+        return None
+    return Mean(fmean(values), stdev(values) if len(values) > 1 else None, len(values), missing)
+
+
+def paired(ours: Mapping[Any, float], theirs: Mapping[Any, float]) -> Difference | None:
+    """Ours less theirs, over what both have; None where there is nothing.
+
+    >>> paired({0: 0.5, 1: 1.0}, {0: 0.25, 1: 0.25, 2: 0.5})
+    Difference(mean=0.5, low=0.25, high=0.75, seeds=2)
+    """
+    differences = [ours[key] - theirs[key] for key in ours if key in theirs]
+    if not differences:
+        return None
+    low, high = bootstrap_interval(differences) if len(differences) > 1 else (None, None)
+    return Difference(fmean(differences), low, high, len(differences))
+
+
+def bootstrap_interval(values: Sequence[float], level: float = LEVEL) -> tuple[float, float]:
+    """The percentile interval of the mean: exactly, by every resample, of up to 8 values; of more, by random ones.
+
+    Of three values it is their range: each end has a chance of 1 in 27, more than the 2.5 % that may be cut off.
+    """
+    times, chances = _resamples(len(values))
+    means = times @ np.asarray(values, float) / len(values)
+    order = np.argsort(means)
+    tail = (1 - level) / 2
+    reached = np.searchsorted(np.cumsum(chances[order]), [tail - 1e-9, 1 - tail - 1e-9])
+    low, high = means[order[reached]].tolist()
+    return low, high
+
+
+@cache
+def _resamples(count: int) -> tuple[np.ndarray, np.ndarray]:
+    """How often each of so many values is drawn, a row for every resample; and the chance of each."""
+    if count > _EXACT:
+        drawn = np.random.default_rng(0).integers(count, size=(_DRAWS, count))
+        return np.stack([np.bincount(row, minlength=count) for row in drawn]), np.full(_DRAWS, 1 / _DRAWS)
+    rows = [np.bincount(drawn, minlength=count) for drawn in combinations_with_replacement(range(count), count)]
+    ways = [math.factorial(count) / math.prod(map(math.factorial, row.tolist())) for row in rows]
+    return np.stack(rows), np.array(ways) / count**count

@@ -1,0 +1,276 @@
+"""The tables of the paper, from records."""
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from statistics import fmean
+from typing import Any, Literal, TypeVar
+
+from dap.errors import DapError
+from dap.methods import METHODS
+from dap.report.findings import Finding
+from dap.report.records import Record
+from dap.report.series import DENSE
+from dap.report.statistics import Mean, mean_of, over_domains, paired
+from dap.report.table import Column, Row, Table, file_name, sparsity_title
+
+Side = Literal["unseen", "validation"]
+Key = TypeVar("Key")
+Trials = dict[Key, dict[int, dict[tuple[str, ...], float]]]  # by seed and unseen domains
+Seeds = dict[int, float]  # by seed, the mean over unseen domains, of seeds that have all of them
+DASH = "—"  # where nothing can be
+SELECTED = "selected"  # in place of a sparsity: the one that is best on the sources' held-out images
+_SIDES = {"unseen": "the unseen domain", "validation": "the sources' held-out images"}
+_OVER_SEEDS = "Accuracy in %; ± is the standard deviation over seeds"
+
+
+class Numbers:
+    """Accuracies of models by series and sparsity, suite and trial."""
+
+    def __init__(self, records: Sequence[Record], side: Side = "unseen"):
+        if not records:
+            raise DapError("no run is finished yet: there is nothing to show")
+        if side == "unseen" and any(record.unseen is None for record in records):
+            raise DapError("there are no unseen domains: show the sources' validation")
+        self.records, self.side = in_order(records), side
+        self.suites = tuple(dict.fromkeys(record.suite for record in self.records))
+        self.targets: dict[str, set[tuple[str, ...]]] = defaultdict(set)
+        self.values: Trials[tuple[str, str, str | None]] = defaultdict(lambda: defaultdict(dict))
+        for record in self.records:
+            value = record.unseen if side == "unseen" else record.validation
+            assert value is not None
+            self.targets[record.suite].add(record.targets)
+            self.values[record.suite, record.series, record.wished][record.seed][record.targets] = value
+
+    @property
+    def models(self) -> list[tuple[str, str | None]]:
+        """Series and sparsity."""
+        return list(dict.fromkeys((record.series, record.wished) for record in self.records))
+
+    @property
+    def wishes(self) -> list[str]:
+        """Sparsities that were asked for, and patterns."""
+        return sorted({record.wished for record in self.records if record.wished is not None})
+
+    def seeds(self, suite: str, series: str, wished: str | None) -> Seeds:
+        """What a row lacks is missing, not left out of its mean: a seed counts if it has every unseen domain."""
+        return over_domains(self.values.get((suite, series, wished), {}), self.targets[suite])
+
+    def mean(self, suite: str, series: str, wished: str | None) -> Mean | None:
+        seeds = self.seeds(suite, series, wished)
+        return mean_of(list(seeds.values()), len(self.values.get((suite, series, wished), {})) - len(seeds))
+
+    def on(self, suite: str, targets: tuple[str, ...], series: str, wished: str | None) -> Seeds:
+        found = self.values.get((suite, series, wished), {})
+        return {seed: values[targets] for seed, values in found.items() if targets in values}
+
+
+def in_order(records: Iterable[Record]) -> list[Record]:
+    """Dense models, then methods as they are listed, from few to many cut weights."""
+    return sorted(records, key=_order)
+
+
+def _order(record: Record) -> tuple[int, str, float, str]:
+    methods = [DENSE, *(method.title for method in METHODS.values())]
+    share = float(record.wished) if record.wished and ":" not in record.wished else 1.0
+    return methods.index(record.method), record.series, share if record.wished else 0.0, record.wished or ""
+
+
+def overview(records: Sequence[Record], side: Side = "unseen") -> Table:
+    """Methods against sparsities."""
+    numbers = Numbers(records, side)
+    columns = [None] * any(wished is None for _, wished in numbers.models) + numbers.wishes
+    rows = []
+    for suite in numbers.suites:
+        for series in dict.fromkeys(series for series, _ in numbers.models):
+            cells = tuple(numbers.mean(suite, series, wished) for wished in columns)
+            if any(numbers.values.get((suite, series, wished)) for wished in columns):
+                rows.append(Row((*[suite] * (len(numbers.suites) > 1), series, *cells), series))
+    heads = [Column("suite")] * (len(numbers.suites) > 1) + [Column("")]
+    shown = [Column("dense" if wished is None else sparsity_title(wished), marked=True) for wished in columns]
+    title = f"Accuracy on {_SIDES[side]}, by sparsity"
+    return Table(f"overview-{side}", title, _note(numbers), (*heads, *shown), tuple(rows))
+
+
+def _note(numbers: Numbers) -> str:
+    cells = [numbers.mean(suite, *model) for suite in numbers.suites for model in numbers.models]
+    counts = sorted({cell.seeds for cell in cells if cell is not None})
+    seeds = "–".join(map(str, dict.fromkeys([counts[0], counts[-1]]))) if counts else "0"
+    unseen = ", ".join("+".join(names) for suite in numbers.suites for names in sorted(numbers.targets[suite]))
+    note = f"{_OVER_SEEDS} ({seeds}) of the mean over unseen domains ({unseen})."
+    if left_out := sum(cell.missing for cell in cells if cell is not None):
+        note += f" {left_out} times a seed was left out that lacks an unseen domain."
+    return note
+
+
+def suites(records: Sequence[Record]) -> Table:
+    """Methods and sparsities against suites: the paper's main table."""
+    numbers = Numbers(records)
+    rows = []
+    for series, wished in numbers.models:
+        means = [numbers.mean(suite, series, wished) for suite in numbers.suites]
+        cells: list[Mean | None] = list(means)
+        if len(means) > 1:
+            known = [mean.mean for mean in means if mean is not None]
+            cells.append(Mean(fmean(known), None, 1) if len(known) == len(means) else None)
+        rows.append(Row((series, _share(wished), *cells), series, wished))
+    names = [*numbers.suites, *["average"] * (len(numbers.suites) > 1)]
+    columns = (Column("method"), Column("sparsity"), *(Column(name, marked=True) for name in names))
+    return Table("suites", "Methods on unseen domains", _note(numbers), columns, tuple(rows))
+
+
+def domains(records: Sequence[Record], suite: str) -> Table:
+    """Each unseen domain of a suite, and beside fixed sparsities the one that source validation selects."""
+    numbers = Numbers([record for record in records if record.suite == suite])
+    targets = sorted(numbers.targets[suite])
+    rows = []
+    for series in dict.fromkeys(series for series, _ in numbers.models):
+        for wished in [wished for name, wished in numbers.models if name == series]:
+            cells = [mean_of(list(numbers.on(suite, target, series, wished).values())) for target in targets]
+            rows.append(Row((series, _share(wished), *cells, numbers.mean(suite, series, wished)), series, wished))
+        rows += _selected(numbers, suite, series, targets)
+    names = ["+".join(target) for target in targets]
+    columns = (Column("method"), Column("sparsity"), *(Column(name, marked=True) for name in [*names, "average"]))
+    note = f"{_note(numbers)} Selected: of the sparsities, the best on the sources' held-out images, seed by seed."
+    return Table(file_name("domains", suite), f"{suite}: each unseen domain", note, columns, tuple(rows))
+
+
+def _selected(numbers: Numbers, suite: str, series: str, targets: Sequence[tuple[str, ...]]) -> list[Row]:
+    """By source numbers alone; of equals the sparser."""
+    best: dict[tuple[str, ...], dict[int, Record]] = defaultdict(dict)
+    candidates = [record for record in numbers.records if record.series == series and record.wished]
+    if len({record.wished for record in candidates}) < 2:
+        return []
+    for record in sorted(candidates, key=lambda record: (record.validation, record.sparsity)):
+        best[record.targets][record.seed] = record
+    cells = [mean_of([_unseen(record) for record in best[target].values()]) for target in targets]
+    sparsities = [_mean_share(best[target].values()) for target in targets]
+    whole = [
+        [best[target][seed] for target in targets]
+        for seed in sorted({seed for found in best.values() for seed in found})
+        if all(seed in best[target] for target in targets)
+    ]
+    average = mean_of([fmean(map(_unseen, found)) for found in whole])
+    everything = _mean_share([record for found in whole for record in found])
+    return [
+        Row((series, SELECTED, *cells, average), series),
+        Row((series, "(its sparsity)", *sparsities, everything), series),
+    ]
+
+
+def _unseen(record: Record) -> float:
+    assert record.unseen is not None
+    return record.unseen
+
+
+def _mean_share(records: Iterable[Record]) -> str | None:
+    shares = [record.sparsity for record in records]
+    return f"({100 * fmean(shares):.0f} %)" if shares else None
+
+
+def plug_and_play(records: Sequence[Record]) -> Table | None:
+    """Every dense model, and what DAP makes of it."""
+    learnt = METHODS["dap"].title
+    return _against_dense(
+        records,
+        lambda record: record.method in (DENSE, learnt),
+        "plug-and-play",
+        "Dense models, and DAP on each",
+    )
+
+
+def pruning(records: Sequence[Record]) -> Table | None:
+    """All methods, and what each gains or loses."""
+    return _against_dense(records, lambda record: True, "pruning", "Pruning methods on the same dense models")
+
+
+def _against_dense(records: Sequence[Record], wanted: Callable[[Record], bool], name: str, title: str) -> Table | None:
+    records = [record for record in records if wanted(record)]
+    if not any(record.wished for record in records):
+        return None
+    numbers = Numbers(records)
+    comes_from = {record.series: record.dense for record in records}
+    rows = []
+    for series, wished in sorted(
+        numbers.models, key=lambda model: list(comes_from.values()).index(comes_from[model[0]])
+    ):
+        cells = []
+        for suite in numbers.suites:
+            ours, theirs = numbers.seeds(suite, series, wished), numbers.seeds(suite, comes_from[series], None)
+            difference = DASH if wished is None else paired(ours, theirs)
+            cells += [numbers.mean(suite, series, wished), difference]
+        rows.append(Row((series, _share(wished), *cells), series, wished))
+    columns = [Column("method"), Column("sparsity")]
+    for suite in numbers.suites:
+        columns += [Column("accuracy", suite, marked=True), Column("Δ", suite)]
+    note = f"{_note(numbers)} Δ: less the dense model with the same seed, with a 95 % bootstrap interval over seeds."
+    return Table(name, title, note, tuple(columns), tuple(rows))
+
+
+# ---- robustness
+
+
+def attacks(findings: Sequence[Finding], suite: str) -> Table | None:
+    """Dense against sparse under every attack and severity, on source and unseen domains."""
+    return _robustness(
+        [finding for finding in findings if finding.suite == suite and finding.kind == "attacks"],
+        file_name("attacks", suite),
+        f"{suite}: accuracy under attack",
+        "attack",
+    )
+
+
+def corruptions(findings: Sequence[Finding], suite: str) -> Table | None:
+    """Dense against sparse on every corruption, mean over severities."""
+    found = [finding for finding in findings if finding.suite == suite and finding.kind == "corruptions"]
+    return _robustness(found, file_name("corruptions", suite), f"{suite}: accuracy on corrupted images", "corruption")
+
+
+def _robustness(findings: Sequence[Finding], name: str, title: str, what: str) -> Table | None:
+    by_case: dict[tuple[str, str], dict[tuple[str, str | None], dict[bool, Seeds]]] = {}
+    for key, trials in by_trial(findings).items():
+        case, severity, series, wished, unseen = key
+        by_case.setdefault((case, severity), {}).setdefault((series, wished), {})[unseen] = trials
+    models = dict.fromkeys((finding.series, finding.wished, finding.dense) for finding in findings if finding.wished)
+    rows = []
+    for (case, severity), found in by_case.items():
+        for series, wished, dense in models:
+            ours, theirs = found.get((series, wished), {}), found.get((dense, None), {})
+            cells: list[Any] = []
+            for side in (False, True):
+                cells += [mean_of(list(sides.get(side, {}).values())) for sides in (theirs, ours)]
+                cells.append(paired(ours.get(side, {}), theirs.get(side, {})))
+            rows.append(Row((case, severity, series, _share(wished), *cells), series, wished))
+    if not rows:
+        return None
+    columns = [Column(what), Column("severity"), Column("method"), Column("sparsity")]
+    for side in ("sources", "unseen"):
+        columns += [Column("dense", side), Column("sparse", side), Column("Δ", side)]
+    note = f"{_OVER_SEEDS}. Δ: sparse less dense with the same seed, with a 95 % bootstrap interval."
+    return Table(name, title, note, tuple(columns), tuple(rows))
+
+
+def by_trial(findings: Sequence[Finding]) -> Mapping[tuple[str, str, str, str | None, bool], Seeds]:
+    """By seed, the mean over unseen domains; a seed counts if it has every one of them."""
+    found: Trials[tuple[str, str, str, str | None, bool]] = defaultdict(lambda: defaultdict(dict))
+    for finding in findings:
+        key = (finding.case, finding.severity, finding.series, finding.wished, finding.unseen)
+        found[key][finding.seed][finding.targets] = finding.accuracy
+    every = {finding.targets for finding in findings}
+    return {key: over_domains(seeds, every) for key, seeds in found.items()}
+
+
+def _share(wished: str | None) -> str:
+    return "0 %" if wished is None else sparsity_title(wished)
+
+
+def all_tables(records: Sequence[Record], findings: Sequence[Finding] = ()) -> list[Table]:
+    """Every table that the records have numbers for."""
+    if any(record.unseen is None for record in records):
+        return [overview(records, "validation")]
+    names = list(dict.fromkeys(record.suite for record in records))
+    made: list[Table | None] = [overview(records), overview(records, "validation"), suites(records)]
+    made += [domains(records, suite) for suite in names]
+    made += [plug_and_play(records), pruning(records)]
+    made += [attacks(findings, suite) for suite in names]
+    made += [corruptions(findings, suite) for suite in names]
+    return [table for table in made if table is not None]

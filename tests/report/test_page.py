@@ -1,0 +1,267 @@
+"""The page in a real browser, made from a real study."""
+
+import io
+import re
+import shutil
+import time
+from dataclasses import replace
+from pathlib import Path
+from statistics import fmean
+
+import pytest
+from PIL import Image
+
+from dap.errors import DapError
+from dap.report import Findings, Record, read_records
+from dap.report.origin import origin_of
+from dap.report.page import Page, vega
+from dap.report.summary import summarise
+from dap.report.writing import watch_page, write_files, write_page
+
+
+@pytest.fixture(scope="module")
+def file(study, tmp_path_factory) -> Path:
+    file = tmp_path_factory.mktemp("page") / "report.html"
+    write_page(study.folder, file, with_paper=True)
+    return file
+
+
+@pytest.fixture(scope="module")
+def browser():
+    chromium = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+    if chromium is None:
+        pytest.skip("needs a Chromium (Debian: apt-get install chromium)")
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as driver:
+        browser = driver.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def opened(browser, file):
+    """The page, at any size and in either scheme; what it says on the console, and what it asks the network for."""
+    contexts = []
+
+    def open_page(width=1280, scheme="light", address=None):
+        context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme)
+        contexts.append(context)
+        page = context.new_page()
+        page.said, page.asked = [], []
+        page.on("console", lambda message: page.said.append(message.text))
+        page.on("pageerror", lambda error: page.said.append(str(error)))
+        page.on("request", lambda request: page.asked.append(request.url))
+        page.goto(address or file.as_uri())
+        page.wait_for_selector("body[data-ready=yes]")
+        return page
+
+    yield open_page
+    for context in contexts:
+        context.close()
+
+
+def shown(page, selector):
+    return page.locator(f"{selector}:visible").all_inner_texts()
+
+
+def test_it_is_whole_and_quiet(opened, file):
+    page = opened()
+    assert page.said == []
+    assert page.asked == [file.as_uri()]
+    assert page.title() == "tiny"
+    assert "16 of 16 runs are done" in page.locator(".status").inner_text()
+    assert not re.search(r"""(src|href)=["']https?:""", file.read_text())
+
+
+def test_charts_are_drawn(opened):
+    page = opened()
+    charts = page.locator(".chart").all()
+    assert len(charts) >= 9
+    for chart in charts:
+        picture = Image.open(io.BytesIO(chart.screenshot())).convert("RGB")
+        colours = picture.getcolors(1 << 20)
+        assert colours is not None
+        ink = sum(count for count, (r, g, b) in colours if max(r, g, b) - min(r, g, b) > 40)  # neither white nor grey
+        assert ink > 60, chart.get_attribute("id")
+        assert chart.locator("svg").count() == 1
+
+
+def test_the_slider_moves_charts_tables_and_summary(opened, records):
+    page = opened()
+    slider = page.locator("#sparsity")
+    assert page.locator("#sparsity-shown").inner_text() == "50 %"
+    before = {name: page.locator(f"#chart-{name}-0 svg").inner_html() for name in ("layers", "attacks")}
+    assert set(shown(page, "#table-suites tbody td:nth-child(2)")) == {"0 %", "50 %"}
+    slider.focus()
+    page.keyboard.press("ArrowLeft")
+    page.wait_for_timeout(300)
+    assert page.locator("#sparsity-shown").inner_text() == "30 %"
+    assert set(shown(page, "#table-suites tbody td:nth-child(2)")) == {"0 %", "30 %"}
+    for name, svg in before.items():
+        assert page.locator(f"#chart-{name}-0 svg").inner_html() != svg, name
+    (text,) = shown(page, ".summary p")
+    ours = [one.unseen for one in records if (one.series, one.wished) == ("DAP", "0.3")]
+    assert f"right {100 * fmean(ours):.1f}" in text
+    page.locator("#every").check()
+    assert set(shown(page, "#table-suites tbody td:nth-child(2)")) == {"0 %", "30 %", "50 %"}
+
+
+def test_methods_are_switched_off_and_the_address_remembers(opened):
+    page = opened()
+    chart = page.locator("#chart-accuracy-and-sparsity-0 svg")
+    marks = chart.locator(".mark-symbol path").count()
+    page.get_by_role("checkbox", name="Magnitude").uncheck()
+    page.wait_for_timeout(300)
+    assert "Magnitude" not in shown(page, "#table-suites tbody td:nth-child(1)")
+    assert chart.locator(".mark-symbol path").count() == marks - 3  # at 0, 30 and 50 %
+    again = opened(address=page.url)
+    assert not again.get_by_role("checkbox", name="Magnitude").is_checked()
+    assert "Magnitude" not in shown(again, "#table-suites tbody td:nth-child(1)")
+
+
+def test_tables_sort_by_keyboard(opened):
+    page = opened()
+    button = page.locator("#table-pruning thead button", has_text="accuracy")
+    button.focus()
+    for key, order in (("Enter", "descending"), ("Space", "ascending")):
+        page.keyboard.press(key)
+        assert page.locator("#table-pruning th[aria-sort]").get_attribute("aria-sort") == order
+        values = [float(text.split(" ")[0]) for text in shown(page, "#table-pruning tbody td:nth-child(3)")]
+        assert values == sorted(values, reverse=order == "descending")
+
+
+def test_hovering_tells_the_values(opened):
+    page = opened()
+    page.locator("#chart-accuracy-and-sparsity-0 .mark-symbol path").last.hover(force=True)
+    text = page.locator("#vg-tooltip-element").inner_text()
+    assert "accuracy" in text
+    assert re.search(r"\d\.\d%", text)
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [390, 1280])
+def test_it_can_be_read(opened, width, scheme):
+    """Wide enough nowhere scrolls sideways; contrast, names and roles pass axe's checks."""
+    from axe_playwright_python.sync_playwright import Axe
+
+    page = opened(width, scheme)
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    found = Axe().run(page)
+    assert found.violations_count == 0, found.generate_report()
+
+
+def test_every_control_is_reached_by_keyboard(opened):
+    page = opened()
+    reached = set()
+    for _ in range(200):
+        page.keyboard.press("Tab")
+        reached.add(page.evaluate("document.activeElement.id || document.activeElement.outerHTML.slice(0, 80)"))
+        if page.evaluate("document.activeElement === document.body"):
+            break
+    assert {"sparsity", "every"} <= reached
+    assert sum("data-series" in name for name in reached) == 4
+    assert any("data-column" in name for name in reached)
+    assert any("<summary" in name for name in reached)
+
+
+def test_it_prints(opened):
+    page = opened()
+    page.emulate_media(media="print")
+    assert not page.locator(".controls").is_visible()
+    assert page.pdf().startswith(b"%PDF")
+
+
+def test_published_numbers_are_apart(opened):
+    page = opened()
+    ours = page.locator("#tables").inner_text()
+    assert "Published" not in ours
+    assert "86.0 ± 0.4" in page.locator("#paper").inner_text()
+
+
+def test_nothing_in_a_name_becomes_a_part_of_the_page(records, findings, study):
+    evil = "</script><img src=x onerror=alert(1)>"
+    page = Page([_renamed(record, evil) for record in records], findings, origin_of(study.folder)).html()
+    assert "<img src=x" not in page.replace(vega(), "")
+
+
+def _renamed(record: Record, name: str) -> Record:
+    return replace(record, series=f"{record.series} {name}", dense=f"{record.dense} {name}", suite=name)
+
+
+def test_summary(records):
+    (one,) = [found for found in summarise(records) if found.wished == "0.5"]
+    dap = [record for record in records if (record.series, record.wished) == ("DAP", "0.5")]
+    dense = [record for record in records if record.series == "Dense"]
+    gain = 100 * (fmean(record.unseen for record in dap) - fmean(record.unseen for record in dense))
+    assert f"{gain:+.1f} points" in one.text
+    assert "2 seeds" in one.text
+    assert one.cards[0].value == f"{100 * dap[0].sparsity:.3g} %"
+    single = [record for record in records if record.seed == 0]
+    assert "one seed, so how sure this is cannot be said" in summarise(single)[0].text
+
+
+def test_every_table_and_figure_as_files(records, findings, tmp_path):
+    names = write_files(records, findings, tmp_path, with_paper=True)
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(names)
+    stems = {name.split(".")[0] for name in names if name.endswith(".svg")}
+    assert stems == {
+        "accuracy-and-sparsity", "dynamics", "alpha", "attacks", "logits", "layers"
+    }  # fmt: skip
+    for name in stems:
+        assert (tmp_path / f"{name}.svg").read_text().startswith("<svg")
+        assert (tmp_path / f"{name}.pdf").read_bytes().startswith(b"%PDF")
+        with Image.open(tmp_path / f"{name}.png") as picture:
+            assert len(picture.convert("RGB").getcolors(1 << 22) or []) > 10
+    assert (tmp_path / "pruning.tex").read_text().startswith("\\begin{table}")
+    assert (tmp_path / "published-suites.md").exists()
+
+
+def test_watching_ends_with_the_study(study, tmp_path):
+    folder = tmp_path / "runs"
+    shutil.copytree(study.folder, folder)
+    late = next(folder.glob("prune-*/result.json"))
+    kept = late.read_bytes()
+    late.unlink()
+    news = watch_page(folder, tmp_path / "report.html", pause=0.05)
+    assert "15 of 16 runs are done" in next(news)
+    assert '<meta http-equiv="refresh"' in (tmp_path / "report.html").read_text()
+    late.write_bytes(kept)
+    assert "16 of 16 runs are done" in next(news)
+    assert next(news, None) is None
+    assert '<meta http-equiv="refresh"' not in (tmp_path / "report.html").read_text()
+
+
+def test_a_study_of_500_runs(records, findings, study):
+    """In time, and not too large."""
+
+    def times(rows):
+        return [
+            replace(row, seed=seed, suite=suite, series=f"{row.series} {number}", dense=f"{row.dense} {number}")
+            for suite in ("one", "two", "three", "four", "five")
+            for number in range(3)
+            for seed in range(5)
+            for row in rows
+            if row.seed == 0
+        ]
+
+    many = times(records)
+    models = {(one.series, one.suite, one.targets, one.seed) for one in many}
+    evaluations = {(one.series, one.suite, one.targets, one.seed) for one in times(findings.robustness)}
+    assert len(models) + len(evaluations) >= 500  # runs
+    found = Findings(times(findings.robustness), findings.histograms, findings.points)
+    vega()  # bundled once for all pages
+    start = time.perf_counter()
+    text = Page(many, found, origin_of(study.folder)).html()
+    assert time.perf_counter() - start < 10
+    assert len(text.encode()) < 8e6
+
+
+def test_one_run_and_nothing(study, tmp_path, records):
+    run = next(one.run for one in records if one.series == "DAP")
+    write_page(study.folder / run, tmp_path / "one.html")
+    assert "1 of 1 run is done" in (tmp_path / "one.html").read_text()
+    assert {one.series for one in read_records(study.folder / run)} == {"Dense", "DAP"}
+    with pytest.raises(DapError, match="there are no runs"):
+        write_page(tmp_path, tmp_path / "none.html")
+    assert not (tmp_path / "none.html").exists()
