@@ -83,8 +83,17 @@ def corruption_table(found: dict[int, list[dict[str, Any]]], unseen: bool) -> st
     for name in names:
         cells = [cell(found, lambda models, k=key, n=name: accuracy(models, k, n)) for key in MODELS]
         lines.append(f"| {name.replace('_', ' ')} | {' | '.join(cells)} |")
-    cells = [cell(found, lambda models, k=key: fmean(accuracy(models, k, name) for name in names)) for key in MODELS]
+
+    def mean(models: dict[str, Any], key: str) -> float:
+        return fmean(accuracy(models, key, name) for name in names)
+
+    cells = [cell(found, lambda models, k=key: mean(models, k)) for key in MODELS]
     lines.append(f"| **mean** | {' | '.join(cells)} |")
+    cells = [
+        cell(found, lambda models, k=key: (100 - mean(models, k)) / (100 - mean(models, "dense")), ".3f")
+        for key in MODELS
+    ]
+    lines.append(f"| **errors relative to dense** | {' | '.join(cells)} |")
     return "\n".join(lines)
 
 
@@ -116,7 +125,7 @@ def main() -> None:
     with watched(study, len(study.runs), 0) as events:
         run_locally(study, list(study.runs), args.workers, events=events)
     found = results(study)
-    print(f"\n{len(found)} seeds, every domain unseen once, {args.images} images of each domain\n")
+    print(f"\n{len(found)} seeds, every domain unseen once, at most {args.images} images of each domain\n")
     print(f"## On the unseen domain\n\n{plain_table(found)}")
     for unseen in (True, False):
         side = "the unseen domain" if unseen else "the sources' held-out images"

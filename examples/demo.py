@@ -1,59 +1,61 @@
-"""The main job, offline, from nothing: train on three domains, learn masks, compare on the fourth."""
+"""The main job, offline, from nothing: train on three domains, prune, compare on the fourth, and make a page of it."""
 
 import argparse
+import os
+from pathlib import Path
 
-import torch
 from rich.console import Console
-from rich.table import Table
+from rich.markdown import Markdown
 
-import dap
-from dap.allocation import global_masks
-from dap.criteria import magnitude, random
-from dap.data import DOMAINS, digits, split
-from dap.evaluation import accuracy
-from dap.models import small_resnet
-from dap.progress import progress
+from dap.data import DOMAINS
+from dap.report import overview
+from dap.report.writing import write_files, write_page
+from dap.studies import read_study
+from dap.studies.local import run_locally
+from dap.studies.watching import watched
 
-SPARSITIES = (0.2, 0.4, 0.6, 0.8, 0.9)
-
-parser = argparse.ArgumentParser()
-parser.add_argument("--target", choices=DOMAINS, default="rotated", help="the unseen domain")
-parser.add_argument("--dense-steps", type=int, default=400)
-parser.add_argument("--steps", type=int, default=500, help="of mask learning")
-parser.add_argument("--seed", type=int, default=0)
-args = parser.parse_args()
-
-suite = digits()
-parts = {domain: split(data, index, args.seed) for index, (domain, data) in enumerate(suite.items())}
-sources = {domain: train for domain, (train, _) in parts.items() if domain != args.target}
-validation = {domain: held_out for domain, (_, held_out) in parts.items() if domain != args.target}
-
-torch.manual_seed(args.seed)
-model = small_resnet()
-with progress("dense training", args.dense_steps) as advance:
-    options = {"learning_rate": 1e-3, "freeze_norms": False, "schedule": "cosine", "seed": args.seed}
-    config = dap.TrainConfig(steps=args.dense_steps, **options)
-    dap.train(model, sources, config, on_step=lambda stats: advance(f"loss {stats.loss:.3f}"))
-
-with progress("mask learning", args.steps) as advance:
-    show = lambda stats: advance(f"loss {stats.loss:.3f}, sparsity {stats.sparsity:.0%}")  # noqa: E731
-    config = dap.PruneConfig(steps=args.steps, seed=args.seed)
-    path = dap.learn_masks(model, sources, config, milestones=SPARSITIES, on_step=show)
-
-table = Table("", "sparsity", f"unseen: {args.target}", "sources' validation", title="Accuracy on the built-in digits")
+STUDY = """
+name: Handwritten digits, {target} unseen
+threads: {threads}
+train:
+  suite: digits
+  target: {target}
+  seed: {seed}
+  backbone: small_resnet
+  weights: null
+  train: {{steps: {dense_steps}, learning_rate: 1e-3, freeze_norms: false, schedule: cosine, check_every: 100}}
+prune:
+  - method: [magnitude, random]
+  - {{method: dap, watch_every: 50, prune: {{steps: {steps}}}}}
+evaluate: {{sparsities: [0.8], attacks: [pgd], images: {images}, interpret: true}}
+"""
 
 
-def row(method: str, net: torch.nn.Module, sparsity: float) -> None:
-    on_sources = [accuracy(net, held_out) for held_out in validation.values()]
-    mean = sum(on_sources) / len(on_sources)
-    table.add_row(method, f"{sparsity:.1%}", f"{accuracy(net, suite[args.target]):.1%}", f"{mean:.1%}")
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--target", choices=DOMAINS, default="rotated", help="the unseen domain")
+    parser.add_argument("--dense-steps", type=int, default=400)
+    parser.add_argument("--steps", type=int, default=500, help="of mask learning")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--images", type=int, default=25, help="of each domain that are attacked")
+    parser.add_argument("--out", type=Path, default=Path("runs/demo"))
+    args = parser.parse_args()
+
+    args.out.mkdir(parents=True, exist_ok=True)
+    file = args.out / "study.yaml"
+    file.write_text(STUDY.format(**vars(args), threads=os.cpu_count()))
+    study = read_study(file, args.out)
+    left = [run for run in study.runs if not study.done(run)]  # the same command goes on where it was stopped
+    with watched(study, len(study.runs), len(study.runs) - len(left)) as events:
+        run_locally(study, left, workers=1, threads=study.threads, events=events)
+
+    page = args.out / "report.html"
+    records, findings = write_page(args.out, page)
+    write_files(records, findings, args.out / "files")
+    table = overview(records)
+    Console().print(Markdown(f"{table.title}. {table.note}\n\n{table.markdown()}"))
+    print(f"the page is {page}")
 
 
-row("dense", model, 0.0)
-for sparsity in SPARSITIES:
-    table.add_section()
-    masks = {"DAP": path.snapshots[sparsity].masks if sparsity in path.snapshots else path.masks_at(sparsity)}
-    masks |= {score.__name__: global_masks(score(model), sparsity) for score in (magnitude, random)}
-    for method, mask in masks.items():
-        row(method, dap.bake(model, mask), mask.sparsity)
-Console().print(table)
+if __name__ == "__main__":  # workers are processes of their own
+    main()

@@ -6,11 +6,15 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 from PIL import Image
 
 from dap.cli import main
 from dap.config import PruneConfig, TrainConfig
-from dap.runs import EvaluateSpec, PruneSpec, TrainSpec, evaluate_run, prune_dense, train_dense
+from dap.dense import load_dense
+from dap.models import save_classifier
+from dap.report import read_findings, read_records
+from dap.runs import EvaluateSpec, PruneSpec, TrainSpec, evaluate_run, prune_dense, read_metrics, train_dense
 from dap.specs import identity
 
 DENSE = TrainSpec(
@@ -22,7 +26,7 @@ DENSE = TrainSpec(
 def study(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("study")
     train_dense(DENSE, folder / "dense")
-    for name, method in {"prune-dap": "dap", "prune-magnitude": "magnitude"}.items():
+    for name, method in {"prune-dap": "dap", "magnitude": "magnitude"}.items():
         config = PruneConfig(steps=20, batch_size=8, target_sparsity=0.9)
         prune_dense(PruneSpec(str(folder / "dense"), method, (0.5,), prune=config), folder / name)
     return folder
@@ -42,18 +46,25 @@ def test_everything_at_once(study, tmp_path, capsys):
     assert list(found["models"]) == ["dense", "0.5"]
     for name in found["files"]:
         assert (out / name).stat().st_size > 0
-    assert {"attacks.svg", "corruptions.png", "logits.svg", "layers.csv", "overlaps.csv"} <= set(found["files"])
+    assert {"attacks.svg", "corruptions.png", "logits.pdf", "layers.csv", "activation_maps.png"} <= set(found["files"])
     attacked = rows(out / "attacks.csv")
     assert len(attacked) == 2 * 2 * 5 * 4  # models, attacks, severities, domains
     assert {row["unseen"] for row in attacked if row["domain"] == "plain"} == {"True"}
-    assert all(float(row["accuracy"]) <= float(row["clean"]) and row["images"] == "3" for row in attacked)
+    assert all(row["images"] == "3" for row in attacked)
     assert len(rows(out / "corruptions.csv")) == 2 * 4 * 75
     for model in found["models"].values():
         assert set(model["corruptions"]) == {"plain", "outline", "rotated", "textured"}
     assert found["models"]["dense"]["corruptions"]["plain"]["relative_error"] == pytest.approx(1.0)
+    assert found["models"]["0.5"]["corruptions"]["plain"]["relative_error"] > 0
+    assert len(rows(out / "corruption_means.csv")) == 2 * 4
+    assert len(rows(out / "worst_domains.csv")) == 2 * (1 + 2 * 5 + 1)
     (overlap,) = rows(out / "overlaps.csv")
-    assert (overlap["other"], overlap["method"]) == ("prune-magnitude", "magnitude")
+    assert {overlap["one_method"], overlap["other_method"]} == {"DAP", "Magnitude"}
+    assert overlap["between"] == "methods"
+    assert (overlap["one_seed"], overlap["one_unseen"]) == ("0", "plain")
     assert float(overlap["overlap"]) > float(overlap["by_chance"])
+    findings = read_findings(study, read_records(study)).robustness
+    assert findings == []  # it was kept elsewhere
     with Image.open(out / "activation_maps.png") as picture:
         assert picture.size == (3 * 32, 4 * 4 * 32)
     kept = json.loads((study / "prune-dap" / "result.json").read_text())["sparse"]["0.5"]
@@ -62,6 +73,52 @@ def test_everything_at_once(study, tmp_path, capsys):
     )
     assert main([*arguments, "--interpret", "--out", str(out)]) == 0  # it is there
     assert main([*arguments, "--out", str(out)]) == 1  # another question
+
+
+def test_stopped_it_goes_on_and_says_the_same(study, tmp_path):
+    spec = EvaluateSpec(str(study / "prune-dap"), attacks=("fgsm",), images=2)
+    whole = evaluate_run(spec, tmp_path / "whole")
+
+    def stop(stage, number, count):
+        if (stage, number) == ("attacks", 25):
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        evaluate_run(spec, tmp_path / "stopped", on_step=stop)
+    assert len(read_metrics(tmp_path / "stopped")) == 25
+    assert evaluate_run(spec, tmp_path / "stopped") == whole
+    assert len(read_metrics(tmp_path / "stopped")) == 2 * 5 * 4  # none was made twice
+
+
+def test_a_model_that_cannot_be_attacked_does_not_hide_the_others(study, tmp_path, capsys):
+    out = tmp_path / "collapsed"
+    prune_dense(PruneSpec(str(study / "dense"), "random", (0.3, 0.999)), out)
+    assert main(["evaluate", str(out), "--attacks", "fgsm", "--images", "2"]) == 0
+    text = capsys.readouterr().out
+    assert "not attacked: on outline: 0.999: the gradient of the loss in the images is zero everywhere" in text
+    (kept,) = out.glob("evaluation-*/attacks.csv")
+    assert {row["model"] for row in rows(kept)} == {"dense", "0.3"}
+    assert {finding.wished for finding in read_findings(out, read_records(out)).robustness} == {None, "0.3"}
+
+
+def test_a_run_is_found_from_anywhere_and_images_where_they_are_now(study, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(study / "prune-dap")
+    assert main(["evaluate", ".", "--interpret", "--out", str(tmp_path / "out"), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["interpretation"]["overlaps"]
+    assert main(["evaluate", ".", "--sparsity", "0.50", "--json"]) == 0
+    assert list(json.loads(capsys.readouterr().out)["models"]) == ["dense", "0.5"]
+
+
+def test_a_model_that_is_broken(study, tmp_path, capsys):
+    model, _, card = load_dense(study / "dense")
+    save_classifier(model.half(), tmp_path / "half.safetensors", card)
+    next(model.parameters()).data.fill_(torch.nan)
+    save_classifier(model, tmp_path / "nan.safetensors", card)
+    assert main(["evaluate", str(tmp_path / "nan.safetensors")]) == 1
+    assert "model, on outline: the model gives logits that are not finite" in capsys.readouterr().err
+    assert main(["evaluate", str(tmp_path / "half.safetensors")]) == 0
+    assert main(["evaluate", str(tmp_path / "half.safetensors"), "--sparsity", "0.5"]) == 1
+    assert "holds one model: sparsities are for the folder of a pruning" in capsys.readouterr().err
 
 
 def test_a_classifier_in_a_file(study, tmp_path, capsys):
@@ -77,7 +134,7 @@ def test_a_classifier_in_a_file(study, tmp_path, capsys):
 
 
 def test_interpretation_of_a_method_that_learns_no_masks(study, tmp_path):
-    result = evaluate_run(EvaluateSpec(str(study / "prune-magnitude"), interpret=True), tmp_path)
+    result = evaluate_run(EvaluateSpec(str(study / "magnitude"), interpret=True), tmp_path)
     found = result["interpretation"]
     assert "logits" not in found
     assert found["by_sparsity"]["0.5"]["against_magnitude"]["small_but_kept"] == 0
@@ -97,8 +154,10 @@ def test_what_is_not_asked_for_plays_no_part_in_the_id():
     [
         (["--attacks", "magic"], "evaluate.attacks[0] is 'magic'; choose one of fgsm, pgd, auto"),
         (["--attacks", "pgd", "--images", "0"], "images is 0; it must be at least 1"),
+        (["--attacks", "pgd", "--restarts", "2", "--random_start", "false"], "2 restarts from the same place are one"),
     ],
 )
 def test_what_is_wrong_is_named(arguments, message, study, tmp_path, capsys):
     assert main(["evaluate", str(study / "prune-dap"), *arguments, "--out", str(tmp_path / "out")]) == 1
     assert message in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()  # and the next question can have it

@@ -56,12 +56,16 @@ def test_links_in_the_docs():
 
 
 def test_demo(tmp_path):
-    command = [sys.executable, str(ROOT / "examples" / "demo.py"), "--dense-steps", "20", "--steps", "40"]
+    command = [sys.executable, str(ROOT / "examples" / "demo.py"), "--dense-steps", "4", "--steps", "20"]
+    command += ["--images", "2", "--out", str(tmp_path / "demo")]
     environment = {**os.environ, "DAP_CACHE": str(tmp_path), "COLUMNS": "100"}
     result = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
-    for word in ("dense", "DAP", "magnitude", "random", "unseen: rotated", "90.0%"):
+    for word in ("Dense", "DAP", "Magnitude", "Random", "rotated", "90 %"):
         assert word in result.stdout
-    assert len(re.findall("DAP", result.stdout)) == 5
+    page = tmp_path / "demo" / "report.html"
+    assert result.stdout.splitlines()[-1] == f"the page is {page}"
+    assert "<title>Handwritten digits, rotated unseen</title>" in page.read_text()
+    assert (tmp_path / "demo" / "files" / "accuracy-and-sparsity.svg").exists()
 
 
 def test_examples_are_short():

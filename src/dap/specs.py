@@ -144,10 +144,11 @@ class EvaluateSpec:
     def canonical(self) -> dict[str, Any]:
         values = {**asdict(self), "run": self.run if isinstance(self.run, str) else self.run.canonical()}
         values["sparsities"] = None if self.sparsities is None else [str(wish) for wish in self.sparsities]
+        values["attacks"] = sorted(set(self.attacks))
         del values["root"]
         if "pgd" not in self.attacks:
             del values["restarts"], values["random_start"]
-        if not self.attacks:
+        if not set(self.attacks) & {"pgd", "auto"}:
             del values["seed"]
         if not (self.attacks or self.corruptions):
             del values["images"]

@@ -56,7 +56,7 @@ def test_equal_to_foolbox_element_for_element(kind, severity):
 )  # fmt: skip
 def test_the_perturbation_stays_in_its_ball_and_in_the_image(kind, epsilon, steps, random_start, restarts, seed):
     model, (pixels, labels) = victim(), images(4, seed)
-    attack = Attack(kind, epsilon, steps, random_start=random_start, restarts=restarts, seed=seed)
+    attack = Attack(kind, epsilon, steps, random_start=random_start or restarts > 1, restarts=restarts, seed=seed)
     found = perturb(model, pixels, labels, attack)
     assert ((found - pixels).abs() <= epsilon + 1e-6).all()
     assert (found >= 0).all()
@@ -104,12 +104,18 @@ class Noisy(nn.Module):
         return inputs.mean((2, 3)) + torch.randn(len(inputs), 3)
 
 
+class Broken(nn.Module):
+    def forward(self, inputs):
+        return inputs.mean((2, 3)) * torch.nan
+
+
 @pytest.mark.parametrize(
     ("model", "message"),
     [
         (Rounding(), "the gradient of the loss in the images is zero everywhere"),
         (Detached(), "the gradient of the loss in the images is zero everywhere"),
         (Noisy(), "two forward passes on the same images differ"),
+        (Broken(), "logits are not finite on clean images"),
     ],
 )
 def test_what_cannot_be_attacked_is_refused(model, message):
@@ -119,6 +125,31 @@ def test_what_cannot_be_attacked_is_refused(model, message):
         check_attackable(attacked, pixels, labels)
     with pytest.raises(DapError, match=message):
         under_attack({"m": attacked}, TensorDataset(pixels, labels), ATTACKS["pgd"][2])
+
+
+def test_a_model_that_an_attack_drives_to_no_number_is_fooled():
+    class Fragile(nn.Module):
+        def forward(self, inputs):
+            logits = inputs.mean((2, 3))
+            return torch.where(logits > 0.5, torch.nan, logits)
+
+    pixels = torch.full((4, 3, 8, 8), 0.499)
+    pixels[:, 0] += 0.0005
+    data = TensorDataset(pixels, torch.zeros(4, dtype=torch.long))
+    found = under_attack({"m": InPixels(Fragile(), (0.0,) * 3, (1.0,) * 3)}, data, ATTACKS["pgd"][4])["m"]
+    assert (found.clean, found.accuracy) == (1.0, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"step_size": 0.0}, "step_size is 0.0"),
+        ({"restarts": 3, "random_start": False}, "3 restarts from the same place are one"),
+    ],
+)
+def test_options_that_mean_nothing(options, message):
+    with pytest.raises(DapError, match=message):
+        Attack("pgd", 0.1, **options)
 
 
 def test_images_without_a_gradient_are_counted():
@@ -138,8 +169,8 @@ def test_severities_are_those_of_the_paper():
     assert [round(attack.epsilon * 255, 6) for attack in ATTACKS["pgd"]] == [0.5, 1, 2, 4, 8]
     assert [attack.steps for attack in ATTACKS["pgd"]] == [5, 5, 10, 10, 10]
     assert all(attack.random_start and attack.step_size is None for attack in ATTACKS["pgd"])
-    assert named("fgsm, pgd", restarts=3)["pgd"][0].restarts == 3
+    assert named(["fgsm", "pgd"], restarts=3)["pgd"][0].restarts == 3
     with pytest.raises(DapError, match="there is no attack 'magic'; choose one of fgsm, pgd"):
-        named("magic")
+        named(["magic"])
     with pytest.raises(DapError, match="epsilon is 0; it must be above 0"):
         Attack("pgd", 0)

@@ -1,5 +1,8 @@
 """Corruptions: the same ones for everybody, made once."""
 
+import multiprocessing
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import torch
@@ -26,7 +29,7 @@ def pictures(count: int = 3, side: int = 32) -> np.ndarray:
 def made(tmp_path_factory):
     folder = tmp_path_factory.mktemp("corruptions")
     told = []
-    files = corrupt(pictures(), ALL, folder, workers=2, on_step=lambda *news: told.append(news))
+    files = corrupt({"all": pictures()}, ALL, folder, workers=2, on_step=lambda *news: told.append(news))["all"]
     assert told[-1] == ("corrupting images", 75, 75)
     return folder, files
 
@@ -44,14 +47,43 @@ def test_all_fifteen_at_five_severities_change_the_images_more_and_more(made):
 def test_what_is_there_is_not_made_again_and_anew_it_is_the_same(made, tmp_path):
     folder, files = made
     before = {file: file.stat().st_mtime_ns for file in files.values()}
-    assert corrupt(pictures(), ALL, folder) == files
+    assert corrupt({"all": pictures()}, ALL, folder) == {"all": files}
     assert {file: file.stat().st_mtime_ns for file in files.values()} == before
     drawn = [(name, 3) for name in CORRUPTIONS]
-    again = corrupt(pictures(), drawn, tmp_path, workers=2)
-    for wish, file in again.items():
-        assert np.array_equal(np.load(file), np.load(files[wish])), wish
-    others = corrupt(pictures(2), [("fog", 1)], folder, workers=1)
-    assert others["fog", 1] != files["fog", 1]
+    parts = {"one": pictures()[1:], "other": pictures()[::-1]}  # an image is corrupted alike, whatever it is among
+    again = corrupt(parts, drawn, tmp_path, workers=2)
+    for wish in drawn:
+        first = np.load(files[wish])
+        assert np.array_equal(np.load(again["one"][wish]), first[1:]), wish
+        assert np.array_equal(np.load(again["other"][wish]), first[::-1]), wish
+
+
+@pytest.mark.parametrize("damage", [lambda data: data[:-1], lambda data: b"nonsense", lambda data: b""])
+def test_a_damaged_file_is_made_again(damage, made):
+    folder, files = made
+    file = files["contrast", 2]
+    whole = file.read_bytes()
+    file.write_bytes(damage(whole))
+    corrupt({"all": pictures()}, [("contrast", 2)], folder, workers=1)
+    assert file.read_bytes() == whole
+
+
+def test_ctrl_c_ends_it_at_once_and_what_was_made_stays(tmp_path):
+    def stop(what, number, count):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        corrupt({"all": pictures(400)}, ALL[:20], tmp_path, workers=2, on_step=stop)
+    assert multiprocessing.active_children() == []
+    kept = list(tmp_path.glob("corruptions-*/*-*.npy"))
+    assert 1 <= len(kept) < 20
+    assert all(np.load(file).shape == (400, 32, 32, 3) for file in kept)
+
+
+def test_a_full_disk_is_noticed_before(monkeypatch, tmp_path):
+    monkeypatch.setattr("shutil.disk_usage", lambda folder: SimpleNamespace(free=1000))
+    with pytest.raises(DapError, match=r"need 9,216 bytes in .* where 1,000 are free: take fewer images"):
+        corrupt({"all": pictures()}, [("fog", 1)], tmp_path)
 
 
 class Brightness(nn.Module):
@@ -96,13 +128,18 @@ class Zero(nn.Module):
 def test_relative_error_by_hand():
     dense = Corrupted(1.0, {"fog": {1: 0.8, 2: 0.6}, "snow": {1: 0.5, 2: 0.5}})
     sparse = Corrupted(1.0, {"fog": {1: 0.9, 2: 0.8}, "snow": {1: 0.5, 2: 0.0}})
-    assert sparse.relative_error(dense) == pytest.approx((0.3 / 0.6 + 1.5 / 1.0) / 2)
-    assert dense.relative_error(dense) == pytest.approx(1.0)
+    assert sparse.relative_error(dense) == pytest.approx((0.3 + 1.5) / (0.6 + 1.0))
+    assert dense.relative_error(dense) == 1
+    better = Corrupted(1.0, {"fog": {1: 1.0, 2: 1.0}, "snow": {1: 0.5, 2: 0.5}})  # no mistake in fog
+    assert better.relative_error(better) == 1
+    assert sparse.relative_error(better) == pytest.approx(1.8)
+    perfect = Corrupted(1.0, {"fog": {1: 1.0}})
+    assert perfect.relative_error(perfect) is None
 
 
 def test_what_is_wrong_is_named(tmp_path):
     with pytest.raises(DapError, match="images of 16 pixels are too small: corruptions need at least 32"):
-        corrupt(pictures(side=16), [("fog", 1)], tmp_path)
+        corrupt({"all": pictures(side=16)}, [("fog", 1)], tmp_path)
     model = {"m": InPixels(Zero(), (0.0,) * 3, (1.0,) * 3)}
     data = TensorDataset(torch.rand(2, 3, 32, 32), torch.zeros(2, dtype=torch.long))
     with pytest.raises(DapError, match="there is no corruption 'rain'; choose among gaussian_noise"):

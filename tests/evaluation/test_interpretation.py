@@ -7,7 +7,7 @@ from torch.utils.data import TensorDataset
 import dap
 from conftest import make_batches, make_model
 from dap.errors import DapError
-from dap.evaluation.activation_maps import activation_maps
+from dap.evaluation.activation_maps import NoMaps, activation_maps
 from dap.evaluation.interpretation import (
     Learnt,
     against_magnitude,
@@ -18,19 +18,21 @@ from dap.evaluation.interpretation import (
     read_learnt,
 )
 from dap.masks import Masks
+from dap.models import create_classifier
 
 
 def test_what_is_read_is_what_was_learnt(tmp_path):
     data = {name: TensorDataset(*batch) for name, batch in make_batches(size=20).items()}
     model = make_model("convolutional")
-    config = dap.PruneConfig(steps=10, target_sparsity=0.6, batch_size=4, f_update=2)
+    config = dap.PruneConfig(steps=10, target_sparsity=0.6, batch_size=4, f_update=2, average=0.5)
     path = dap.learn_masks(model, data, config, checkpoint=tmp_path / "state.safetensors")
     learnt = read_learnt(tmp_path / "state.safetensors")
     assert list(learnt.logits) == list(path.masks)
     flat = torch.cat([part.flatten() for part in learnt.logits.values()])
-    assert torch.equal(flat, path.pruner.effective.detach())
-    assert (flat <= 0).double().mean().item() == pytest.approx(path.history[-1]["raw_sparsity"])
-    rows = by_layer(learnt, model, path.masks)
+    assert torch.equal(flat, path.pruner.ranking())  # what masks are cut from
+    assert not torch.equal(flat, path.pruner.ranking(raw=True))
+    assert (flat <= 0).double().mean().item() == pytest.approx(path.history[-1]["sparsity"])
+    rows = by_layer(model, path.masks, learnt)
     assert [row["layer"] for row in rows] == list(path.masks)
     assert {row["layer"]: row["sparsity"] for row in rows} == pytest.approx(path.masks.by_layer())
     found = logit_histogram(learnt.logits, bins=7)
@@ -49,7 +51,7 @@ def test_disagreement_with_magnitude_by_hand():
     learnt = Learnt(
         {"weight": torch.tensor([[2.0, -2.0, 0.5, -9.0]])}, {"weight": torch.tensor([[1.0, 2.0, 3.0, 4.0]])}
     )
-    (row,) = by_layer(learnt, model, masks)
+    (row,) = by_layer(model, masks, learnt)
     assert (row["small_but_kept"], row["large_but_pruned"], row["boundary"]) == (1, 1, 0.25)
     assert row["sensitivity"] == 2.5
     assert row["sensitivity_and_magnitude"] == pytest.approx(-1.0)
@@ -80,7 +82,9 @@ def test_maps_show_where_the_evidence_is():
     with torch.no_grad():
         convolution.weight.copy_(torch.tensor([[1.0, 0, 0], [0, 0, 1.0]]).view(2, 3, 1, 1))
         head.weight.copy_(torch.eye(2))
-    model = nn.Sequential(convolution, nn.AdaptiveAvgPool2d(1), nn.Flatten(), head)
+    first = nn.Conv2d(3, 3, 1, bias=False)
+    nn.init.dirac_(first.weight)
+    model = nn.Sequential(first, convolution, nn.AdaptiveAvgPool2d(1), nn.Flatten(), head)
     image = torch.zeros(1, 3, 8, 8)
     image[:, 0, :4, :4], image[:, 2, 4:, 4:] = 1, 0.5
     red, blue = activation_maps(model, image.repeat(2, 1, 1, 1), torch.tensor([0, 1]))
@@ -88,7 +92,10 @@ def test_maps_show_where_the_evidence_is():
     assert torch.equal(blue, 2 * image[0, 2])
     assert torch.equal(activation_maps(model, image)[0], red)  # it predicts red
     assert not convolution._forward_hooks
-    with pytest.raises(DapError, match="class activation maps are for convolutions"):
+    with pytest.raises(NoMaps, match="class activation maps are for networks of convolutions"):
         activation_maps(nn.Sequential(nn.Flatten(), nn.Linear(192, 2)), image)
+    for name in ("vit_tiny_patch16_224", "swin_tiny_patch4_window7_224"):
+        with pytest.raises(NoMaps):
+            activation_maps(create_classifier(name, 3, None, pixels=224), torch.rand(1, 3, 224, 224))
     with pytest.raises(DapError, match="no layer 'nowhere'"):
         activation_maps(model, image, layer="nowhere")

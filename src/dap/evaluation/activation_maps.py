@@ -9,16 +9,24 @@ from dap.masking import frozen
 from dap.outputs import Outputs
 
 
+class NoMaps(DapError):
+    """The model is not made of convolutions."""
+
+
 def activation_maps(model: nn.Module, images: Tensor, labels: Tensor | None = None, layer: str | None = None) -> Tensor:
     """Maps [n, h, w] of the size of `images`, from 0 to 1: what speaks for each image's label, else for the prediction.
 
     `layer` names the layer that is looked at; else it is the last that gives maps of more than one place.
 
-    >>> network = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 2))
+    >>> convolutions = nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Conv2d(4, 4, 3), nn.ReLU()
+    >>> network = nn.Sequential(*convolutions, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 2))
     >>> activation_maps(network, torch.rand(5, 3, 8, 8)).shape
     torch.Size([5, 8, 8])
     """
     modules = dict(model.named_modules())
+    if layer is None and sum(isinstance(module, nn.Conv2d) for module in modules.values()) < 2:
+        # A transformer's one convolution cuts patches; what has four dimensions after it are heads, or channels last.
+        raise NoMaps("class activation maps are for networks of convolutions")
     if layer is not None and layer not in modules:
         raise DapError(f"the model has no layer {layer!r}")
     seen: list[Tensor] = []
@@ -33,7 +41,7 @@ def activation_maps(model: nn.Module, images: Tensor, labels: Tensor | None = No
         with frozen(model), torch.enable_grad():
             logits = Outputs.of(model(images.detach().requires_grad_())).logits
             if not seen:
-                raise DapError("no layer gives maps [n, channels, h, w]: class activation maps are for convolutions")
+                raise NoMaps("no layer gives maps [n, channels, h, w]: class activation maps are for convolutions")
             chosen = logits.argmax(1) if labels is None else labels
             features = seen[-1]
             (gradient,) = torch.autograd.grad(logits.gather(1, chosen[:, None]).sum(), features)

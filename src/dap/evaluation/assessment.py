@@ -68,6 +68,8 @@ def assess(model: nn.Module, source: Source, batch_size: int = 256) -> Assessmen
 
 
 def assess_logits(logits: Tensor, labels: Tensor) -> Assessment:
+    if not logits.isfinite().all():
+        raise DapError("the model gives logits that are not finite: its weights are damaged, or training diverged")
     right = logits.argmax(1) == labels
     confidence = logits.double().softmax(1).max(1).values
     classes = {label: right[labels == label].double().mean().item() for label in labels.unique().tolist()}

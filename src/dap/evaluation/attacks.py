@@ -1,6 +1,6 @@
 """FGSM and PGD: the worst that a perturbation of at most ε in every pixel does to a model."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
 
@@ -36,6 +36,10 @@ class Attack:
         for name in ("steps", "restarts"):
             if getattr(self, name) < 1:
                 raise DapError(f"{name} is {getattr(self, name)}; it must be at least 1")
+        if self.step_size is not None and not self.step_size > 0:
+            raise DapError(f"step_size is {self.step_size}; it must be above 0")
+        if self.kind == "pgd" and self.restarts > 1 and not self.random_start:
+            raise DapError(f"{self.restarts} restarts from the same place are one: leave random starts on")
 
 
 # By severity, 1 to 5.
@@ -52,7 +56,7 @@ class Attacked(NamedTuple):
 
     clean: float  # accuracy without it
     accuracy: float  # under it
-    no_gradient: float  # the share of images whose loss has no gradient, which FGSM and PGD cannot attack
+    no_gradient: float | None  # the share of images whose loss has no gradient, which FGSM and PGD cannot attack
     images: int
 
 
@@ -72,7 +76,7 @@ def perturb(model: nn.Module, pixels: Tensor, labels: Tensor, attack: Attack, fi
         for _ in range(attack.steps):
             found = _ascend(model, found, pixels, labels, attack.step_size or attack.epsilon / 2, attack.epsilon)
         merit = _merit(model, found, labels)
-        better = merit > highest
+        better = merit > highest  # of several that fool the model the first
         worst = torch.where(better.view(-1, *[1] * (pixels.dim() - 1)), found, worst)
         highest = torch.where(better, merit, highest)
     return worst
@@ -95,14 +99,14 @@ def under_attack(
             for inputs, labels in batches(source, batch_size, images):
                 pixels, labels = model.pixels(inputs.to(device)), labels.to(device)
                 if seen == 0:
-                    check_attackable(model, pixels, labels)
+                    check_attackable(model, pixels, labels, name)
                 still += int((_gradient(model, pixels, labels).flatten(1) == 0).all(1).sum())
                 adversarial = perturb(model, pixels, labels, attack, first=seen)
                 with torch.no_grad():
                     clean = model(pixels).argmax(1) == labels
                     right += int(clean.sum())
                     # An image that is wrong without the attack needs none.
-                    fooled += int((clean & (model(adversarial).argmax(1) != labels)).sum())
+                    fooled += int((clean & _fooled(model(adversarial), labels)).sum())
                 seen += len(labels)
         if seen == 0:
             raise DapError("an attack needs at least one image")
@@ -110,20 +114,31 @@ def under_attack(
     return found
 
 
-def check_attackable(model: nn.Module, pixels: Tensor, labels: Tensor) -> None:
+class NotAttackable(DapError):
+    """Attacks by gradients would mean nothing."""
+
+
+def check_attackable(model: nn.Module, pixels: Tensor, labels: Tensor, name: str = "model") -> None:
     """Refuse a model for which attacks by gradients mean nothing."""
     with torch.no_grad():
-        same = torch.equal(model(pixels), model(pixels))
-    if not same:
-        raise DapError(
-            "two forward passes on the same images differ: the model draws random numbers, and an attack on it "
-            "measures them; make it deterministic"
+        logits, again = model(pixels), model(pixels)
+    if not logits.isfinite().all():
+        raise NotAttackable(f"{name}: logits are not finite on clean images")
+    if not torch.equal(logits, again):
+        raise NotAttackable(
+            f"{name}: two forward passes on the same images differ: the model draws random numbers, and an attack on "
+            "it measures them; make it deterministic"
         )
     if not _gradient(model, pixels, labels).any():
-        raise DapError(
-            "the gradient of the loss in the images is zero everywhere: the model rounds or detaches on the way, or is "
-            "constant, and FGSM and PGD would call it robust"
+        raise NotAttackable(
+            f"{name}: the gradient of the loss in the images is zero everywhere: the model rounds or detaches on the "
+            "way, or is constant, and FGSM and PGD would call it robust"
         )
+
+
+def _fooled(logits: Tensor, labels: Tensor) -> Tensor:
+    """A model that gives no number has been fooled."""
+    return (logits.argmax(1) != labels) | ~logits.isfinite().all(1)
 
 
 def _gradient(model: nn.Module, pixels: Tensor, labels: Tensor) -> Tensor:
@@ -139,7 +154,7 @@ def _gradient(model: nn.Module, pixels: Tensor, labels: Tensor) -> Tensor:
 
 def _ascend(model: nn.Module, at: Tensor, pixels: Tensor, labels: Tensor, step: float, epsilon: float) -> Tensor:
     """A step up the loss, back into the ball around `pixels`, back into [0, 1]."""
-    moved = at + step * _gradient(model, at, labels).sign()
+    moved = at + step * _gradient(model, at, labels).nan_to_num(0).sign()
     return (pixels + (moved - pixels).clamp(-epsilon, epsilon)).clamp(0, 1)
 
 
@@ -153,16 +168,16 @@ def _starts(pixels: Tensor, attack: Attack, restart: int, first: int) -> Tensor:
 
 @torch.no_grad()
 def _merit(model: nn.Module, pixels: Tensor, labels: Tensor) -> Tensor:
-    """The loss; above every loss where the model is fooled."""
+    """The loss; infinite where the model is fooled."""
     logits = model(pixels).float()
     loss = F.cross_entropy(logits, labels.long(), reduction="none")
-    return torch.where(logits.argmax(1) != labels, loss + 1e6, loss)
+    return torch.where(_fooled(logits, labels), torch.inf, loss)
 
 
-def named(names: str, **changes: object) -> dict[str, tuple[Attack, ...]]:
-    """The attacks of `ATTACKS` that are named, separated by commas, each at five severities."""
+def named(names: Iterable[str], **changes: object) -> dict[str, tuple[Attack, ...]]:
+    """The attacks of `ATTACKS` that are named, each at five severities."""
     found = {}
-    for name in (part.strip() for part in names.split(",")):
+    for name in names:
         if name not in ATTACKS:
             raise DapError(f"there is no attack {name!r}; choose one of {', '.join(ATTACKS)}")
         found[name] = tuple(replace(attack, **changes) for attack in ATTACKS[name])  # pyright: ignore[reportArgumentType]

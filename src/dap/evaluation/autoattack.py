@@ -1,5 +1,7 @@
 """AutoAttack: four attacks without options to choose, the strongest answer to what FGSM and PGD leave open."""
 
+from importlib.util import find_spec
+
 import torch
 
 from dap.errors import DapError
@@ -7,6 +9,11 @@ from dap.evaluation.attacks import Attacked, check_attackable
 from dap.evaluation.pixels import InPixels, batches
 from dap.masking import frozen
 from dap.sources import Source
+
+
+def check_auto_attack() -> None:
+    if find_spec("pyautoattack") is None:
+        raise DapError("AutoAttack needs pyautoattack: pip install 'dap[robustness]'")
 
 
 def auto_attack(
@@ -17,16 +24,16 @@ def auto_attack(
     images: int | None = None,
     batch_size: int = 64,
     seed: int = 0,
+    name: str = "model",
 ) -> Attacked:
     """The model under AutoAttack's standard version, in the L∞ ball of radius `epsilon`. It takes thousands of passes.
 
     Below ten classes its targeted attacks aim at all others; below four, where its difference of logits ratio is not
     defined, it is APGD with cross-entropy, targeted FAB, and Square.
     """
-    try:
-        from pyautoattack import AutoAttack  # pyright: ignore[reportMissingImports]
-    except ImportError:
-        raise DapError("AutoAttack needs pyautoattack: pip install 'dap[robustness]'") from None
+    check_auto_attack()
+    from pyautoattack import AutoAttack  # pyright: ignore[reportMissingImports]
+
     parts = list(batches(source, batch_size, images))
     if not parts:
         raise DapError("an attack needs at least one image")
@@ -34,7 +41,7 @@ def auto_attack(
     pixels = torch.cat([model.pixels(inputs.to(device)) for inputs, _ in parts])
     labels = torch.cat([targets.to(device).long() for _, targets in parts])
     with frozen(model), torch.random.fork_rng([]):
-        check_attackable(model, pixels[:batch_size], labels[:batch_size])
+        check_attackable(model, pixels[:batch_size], labels[:batch_size], name)
         with torch.no_grad():
             logits = torch.cat([model(part) for part in pixels.split(batch_size)])
         clean, classes = logits.argmax(1) == labels, logits.shape[1]
@@ -48,4 +55,4 @@ def auto_attack(
             with torch.no_grad():
                 logits = torch.cat([model(part) for part in found.split(batch_size)])
             right = int((logits.argmax(1) == labels[still]).sum())
-    return Attacked(clean.float().mean().item(), right / len(labels), 0.0, len(labels))
+    return Attacked(int(clean.sum()) / len(labels), right / len(labels), None, len(labels))

@@ -3,15 +3,19 @@
 import hashlib
 import multiprocessing
 import os
+import shutil
+import signal
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from itertools import pairwise
+from concurrent.futures.process import BrokenProcessPool
+from importlib.util import find_spec
 from pathlib import Path
 from statistics import fmean
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from filelock import FileLock
 from torch import Tensor
 
 from dap.data.cache import cache_folder
@@ -30,7 +34,8 @@ CORRUPTIONS = (
 )  # fmt: skip
 SEVERITIES = (1, 2, 3, 4, 5)
 SMALLEST = 32  # pixels of a side
-_RECIPE = 1  # part of the key: raise it with any change to what is kept
+_ORIGINALS = "originals.npy"
+_RECIPE = 2  # part of the key: raise it with any change to what is kept
 
 
 class Corrupted(NamedTuple):
@@ -43,13 +48,18 @@ class Corrupted(NamedTuple):
     def mean(self) -> float:
         return fmean(value for severities in self.accuracy.values() for value in severities.values())
 
-    def relative_error(self, dense: "Corrupted") -> float:
-        """The mean corruption error relative to another model: below 1, fewer mistakes. ImageNet-C's, by AlexNet."""
-        return fmean(_errors(self.accuracy[name]) / max(_errors(dense.accuracy[name]), 1e-12) for name in self.accuracy)
+    @property
+    def errors(self) -> float:
+        """Over all corruptions and severities."""
+        return sum(1 - accuracy for severities in self.accuracy.values() for accuracy in severities.values())
 
+    def relative_error(self, dense: "Corrupted") -> float | None:
+        """The corruption error relative to another model's: below 1, fewer mistakes. None where that makes none.
 
-def _errors(severities: Mapping[int, float]) -> float:
-    return sum(1 - accuracy for accuracy in severities.values())
+        Of the sums, unlike ImageNet-C's, which is a mean of ratios: a corruption on which the other model makes no
+        mistake would have none.
+        """
+        return self.errors / dense.errors if dense.errors else None
 
 
 def on_corruptions(
@@ -74,74 +84,130 @@ def on_corruptions(
             raise DapError(f"there is no corruption {name!r}; choose among {', '.join(CORRUPTIONS)}")
     first = next(iter(models.values()))
     parts = {domain: _pixels(first, source, images) for domain, source in sources.items()}
-    pixels = np.concatenate([part for part, _ in parts.values()])
-    bounds = np.cumsum([0, *(len(labels) for _, labels in parts.values())])
-    places = {domain: slice(*pair) for domain, pair in zip(parts, pairwise(bounds), strict=True)}
     wished = [(name, severity) for name in corruptions for severity in severities]
+    pixels = {domain: part for domain, (part, _) in parts.items()}
     kept = corrupt(pixels, wished, Path(folder) if folder else cache_folder(), workers, on_step)
-
-    def accuracies(model: InPixels, shown: np.ndarray) -> dict[str, float]:
-        return {domain: _accuracy(model, shown[places[domain]], parts[domain][1], batch_size) for domain in parts}
-
-    clean = {name: accuracies(model, pixels) for name, model in models.items()}
-    found = {
-        name: {domain: Corrupted(clean[name][domain], {one: {} for one in corruptions}) for domain in parts}
-        for name in models
-    }
-    for number, ((corruption, severity), file) in enumerate(kept.items(), 1):
-        variant = np.load(file, mmap_mode="r")
-        for name, model in models.items():
-            for domain, accuracy in accuracies(model, variant).items():
+    found: dict[str, dict[str, Corrupted]] = {name: {} for name in models}
+    for name, model in models.items():
+        for domain, (part, labels) in parts.items():
+            clean = _accuracy(model, part, labels, batch_size)
+            found[name][domain] = Corrupted(clean, {one: {} for one in corruptions})
+    for number, (corruption, severity) in enumerate(wished, 1):
+        for domain, (_, labels) in parts.items():
+            variant = np.load(kept[domain][corruption, severity], mmap_mode="r")
+            for name, model in models.items():
+                accuracy = _accuracy(model, variant, labels, batch_size)
                 found[name][domain].accuracy[corruption][severity] = accuracy
         if on_step is not None:
-            on_step("corrupted images", number, len(kept))
+            on_step("corrupted images", number, len(wished))
     return found
 
 
 def corrupt(
-    pixels: np.ndarray,
+    parts: Mapping[str, np.ndarray],
     wished: Sequence[tuple[str, int]],
     folder: Path,
     workers: int | None = None,
     on_step: Callable[[str, int, int], None] | None = None,
-) -> dict[tuple[str, int], Path]:
-    """Files with the corrupted images [n, h, w, 3] of each corruption and severity; what is there is not made again."""
-    if min(pixels.shape[1:3]) < SMALLEST:
-        raise DapError(f"images of {pixels.shape[1]} pixels are too small: corruptions need at least {SMALLEST}")
-    key = hashlib.sha256(repr((_RECIPE, pixels.shape)).encode() + pixels.tobytes()).hexdigest()[:32]
-    home = folder / f"corruptions-{key}"
-    files = {(name, severity): home / f"{name}-{severity}.npy" for name, severity in wished}
-    absent = {wish: file for wish, file in files.items() if not file.is_file()}
-    if not absent:
+) -> dict[str, dict[tuple[str, int], Path]]:
+    """By domain, files with its corrupted images [n, h, w, 3], for each corruption and severity.
+
+    What is there is not made again. What an image becomes depends on its content alone, not on what it is among.
+    """
+    check_corruptible(min(side for pixels in parts.values() for side in pixels.shape[1:3]))
+    homes = {domain: folder / f"corruptions-{_key(pixels)}" for domain, pixels in parts.items()}
+    files = {domain: {wish: home / f"{wish[0]}-{wish[1]}.npy" for wish in wished} for domain, home in homes.items()}
+
+    def absent() -> list[tuple[str, tuple[str, int], Path]]:
+        return [
+            (domain, wish, file)
+            for domain, found in files.items()
+            for wish, file in found.items()
+            if not _is_whole(file, parts[domain].shape)
+        ]
+
+    if not absent():
         return files
-    try:
-        import imagecorruptions  # noqa: F401  # pyright: ignore[reportMissingImports]
-    except ImportError:
-        raise DapError("corruptions need imagecorruptions-imaug: pip install 'dap[robustness]'") from None
-    originals = home / "originals.npy"
-    _save(originals, pixels)
-    # Processes of their own: the library draws from numpy's global state, and holds Python's lock.
-    context, count = multiprocessing.get_context("spawn"), min(workers or os.cpu_count() or 1, len(absent))
-    with ProcessPoolExecutor(count, context) as pool:
-        jobs = [pool.submit(_make, originals, *wish, file) for wish, file in absent.items()]
-        for number, job in enumerate(as_completed(jobs), 1):
-            job.result()
+    folder.mkdir(parents=True, exist_ok=True)
+    with FileLock(folder / "corruptions.lock"):  # who comes second finds what the first has made
+        left = absent()
+        _check_room(folder, sum(parts[domain].nbytes for domain, _, _ in left))
+        for domain in dict.fromkeys(domain for domain, _, _ in left):
+            _save(homes[domain] / _ORIGINALS, parts[domain])
+        jobs = [(homes[domain] / _ORIGINALS, *wish, file) for domain, wish, file in left]
+        for number, _ in enumerate(_in_parallel(_make, jobs, workers), 1):
             if on_step is not None:
                 on_step("corrupting images", number, len(jobs))
     return files
 
 
+def check_corruptible(pixels: int) -> None:
+    """Refuse images that are too small, and an install that cannot corrupt."""
+    if pixels < SMALLEST:
+        raise DapError(f"images of {pixels} pixels are too small: corruptions need at least {SMALLEST}")
+    if find_spec("imagecorruptions") is None:
+        raise DapError("corruptions need imagecorruptions-imaug: pip install 'dap[robustness]'")
+
+
+def _key(pixels: np.ndarray) -> str:
+    return hashlib.sha256(repr((_RECIPE, pixels.shape)).encode() + pixels.tobytes()).hexdigest()[:32]
+
+
+def _is_whole(file: Path, shape: tuple[int, ...]) -> bool:
+    """A file that was cut short, or is something else, is made again."""
+    try:
+        found = np.load(file, mmap_mode="r")
+    except (OSError, ValueError, EOFError):
+        return False
+    return found.shape == shape and found.dtype == np.uint8
+
+
+def _check_room(folder: Path, needed: int) -> None:
+    free = shutil.disk_usage(folder).free
+    if needed > free:
+        remedy = "take fewer images, free some space, or point $DAP_CACHE at another disk"
+        raise DapError(f"corrupted images need {needed:,} bytes in {folder}, where {free:,} are free: {remedy}")
+
+
+def _in_parallel(function: Callable[..., None], jobs: Sequence[tuple[Any, ...]], workers: int | None) -> Iterator[None]:
+    """In processes of their own: the library draws from numpy's global state, and holds Python's lock."""
+    before = set(multiprocessing.active_children())
+    count = min(workers or os.cpu_count() or 1, len(jobs))
+    pool = ProcessPoolExecutor(count, multiprocessing.get_context("spawn"), initializer=_leave_ctrl_c_to_the_parent)
+    try:
+        for job in as_completed([pool.submit(function, *job) for job in jobs]):
+            yield job.result()
+    except BrokenProcessPool:
+        raise DapError(
+            "a process that corrupts images could not start, or was ended, perhaps for want of memory: take fewer "
+            'images; a script needs `if __name__ == "__main__":`'
+        ) from None
+    except BaseException:
+        for child in set(multiprocessing.active_children()) - before:  # nobody waits for what is under way
+            child.terminate()
+        raise
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def _leave_ctrl_c_to_the_parent() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
 def _make(originals: Path, name: str, severity: int, file: Path) -> None:
     from imagecorruptions import corrupt as one  # pyright: ignore[reportMissingImports]
 
-    pixels = np.load(originals)
-    made = np.empty_like(pixels)
-    for place, image in enumerate(pixels):
-        seed = derive_seed("corruption", name, severity, place) % 2**31
-        np.random.seed(seed)  # noqa: NPY002  # what the library draws from
-        seeded = {"seed": seed} if name in ("impulse_noise", "glass_blur") else {}  # and where it does not
-        made[place] = np.clip(one(image, severity=severity, corruption_name=name, **seeded), 0, 255)
-    _save(file, made)
+    pixels = np.load(originals, mmap_mode="r")
+    with replacing(file) as temporary:
+        made = np.lib.format.open_memmap(temporary, "w+", np.uint8, pixels.shape)
+        for place, image in enumerate(pixels):
+            content = hashlib.sha256(image.tobytes()).hexdigest()
+            seed = derive_seed("corruption", name, severity, content) % 2**31
+            np.random.seed(seed)  # noqa: NPY002  # what the library draws from
+            seeded = {"seed": seed} if name in ("impulse_noise", "glass_blur") else {}  # and where it does not
+            corrupted = one(np.array(image), severity=severity, corruption_name=name, **seeded)
+            made[place] = np.clip(corrupted, 0, 255)
+        made.flush()
 
 
 def _save(file: Path, array: np.ndarray) -> None:

@@ -27,21 +27,25 @@ class Learnt:
 
 
 def read_learnt(checkpoint: str | Path) -> Learnt:
-    """From the last checkpoint of mask learning, as a run keeps it in `state.safetensors`."""
+    """From the last checkpoint of mask learning, as a run keeps it in `state.safetensors`.
+
+    Where masks are cut from logits averaged over the last steps, it is those.
+    """
     if not Path(checkpoint).is_file():
         raise DapError(f"no {checkpoint}: only mask learning leaves logits")
     tensors, values = load_state(checkpoint, "mask learning")
     shapes = values["pruner"]["weights"]
     sizes = [int(np.prod(shape)) for shape in shapes.values()]
-    names = [name for name in ("effective", "sensitivity") if f"pruner.{name}" in tensors]
+    logits = "average" if "pruner.average" in tensors else "effective"
+    names = [name for name in (logits, "sensitivity") if f"pruner.{name}" in tensors]
     flat = {name: tensors[f"pruner.{name}"].float() for name in names}
-    if len(flat["effective"]) != sum(sizes):
+    if len(flat[logits]) != sum(sizes):
         raise DapError(f"{checkpoint} has one logit for several weights: only those of single weights can be shown")
     parts = {
         name: dict(zip(shapes, map(Tensor.reshape, vector.split(sizes), map(tuple, shapes.values())), strict=True))
         for name, vector in flat.items()
     }
-    return Learnt(parts["effective"], parts.get("sensitivity"))
+    return Learnt(parts[logits], parts.get("sensitivity"))
 
 
 def logit_histogram(logits: Mapping[str, Tensor], bins: int = 120) -> dict[str, Any]:
@@ -53,24 +57,25 @@ def logit_histogram(logits: Mapping[str, Tensor], bins: int = 120) -> dict[str, 
     return {"edges": edges.tolist(), "counts": counts.tolist(), "boundary": boundary, "kept": kept, "threshold": 0.0}
 
 
-def by_layer(learnt: Learnt, model: nn.Module, masks: Masks) -> list[dict[str, Any]]:
-    """A row for every masked layer, in the model's order."""
+def by_layer(model: nn.Module, masks: Masks, learnt: Learnt | None = None) -> list[dict[str, Any]]:
+    """A row for every masked layer, in the model's order; with what mask learning knew of it at its end."""
     weights = _weights(model, masks)
     magnitude = _by_magnitude(weights, masks.sparsity)
     rows = []
     for name, weight in weights.items():
         kept, large = masks[name], magnitude[name]
-        logits = learnt.logits[name]
         row = {
             "layer": name,
             "weights": weight.numel(),
             "sparsity": 1 - kept.double().mean().item(),
-            "keep_probability": logits.sigmoid().double().mean().item(),
-            "boundary": (logits.abs() < 1).double().mean().item(),
             "small_but_kept": (kept & ~large).sum().item(),
             "large_but_pruned": (~kept & large).sum().item(),
         }
-        if learnt.sensitivity is not None:
+        if learnt is not None:
+            logits = learnt.logits[name]
+            row["keep_probability"] = logits.sigmoid().double().mean().item()
+            row["boundary"] = (logits.abs() < 1).double().mean().item()
+        if learnt is not None and learnt.sensitivity is not None:
             sensitivity = learnt.sensitivity[name]
             row["sensitivity"] = sensitivity.double().mean().item()
             row["sensitivity_and_magnitude"] = rank_correlation(sensitivity, weight.abs())
@@ -102,10 +107,15 @@ def overlaps(masks: Mapping[str, Masks]) -> list[dict[str, Any]]:
     for (one, first), (other, second) in combinations(masks.items(), 2):
         if set(first) != set(second):
             raise DapError(f"masks {one} and {other} are not of the same weights")
-        both = first.kept * second.kept / first.total
-        chance = both / (first.kept + second.kept - both)
-        rows.append({"one": one, "other": other, "overlap": first.overlap(second), "by_chance": chance})
+        found = {"overlap": first.overlap(second), "by_chance": chance_overlap(first, second)}
+        rows.append({"one": one, "other": other, **found})
     return rows
+
+
+def chance_overlap(one: Masks, other: Masks) -> float:
+    """What masks that know nothing of each other would have."""
+    both = one.kept * other.kept / one.total
+    return both / max(one.kept + other.kept - both, 1)
 
 
 def rank_correlation(one: Tensor, other: Tensor, most: int = 1_000_000) -> float | None:

@@ -9,19 +9,30 @@ from statistics import fmean
 from typing import Any
 
 from dap.files import write_atomic
-from dap.report.charts import Figure, Look, Rows, by_layer, charts_are_here, histogram, lines, write_figures
+from dap.report.charts import (
+    Figure,
+    Look,
+    Panel,
+    Rows,
+    by_layer,
+    charts_are_here,
+    dots,
+    histogram,
+    lines,
+    write_figures,
+)
 from dap.report.figures import SIDES
 
 
-def write_tables_and_figures(result: Mapping[str, Any], folder: Path) -> list[str]:
+def write_tables_and_figures(result: Mapping[str, Any], folder: Path, overlaps: Rows | None = None) -> list[str]:
     """CSV tables, and charts where altair is installed; the names of the files."""
-    tables = {name: rows for name, rows in make_tables(result).items() if rows}
+    tables = {name: rows for name, rows in {**make_tables(result), "overlaps": overlaps or []}.items() if rows}
     for name, rows in tables.items():
         write_atomic(folder / f"{name}.csv", _csv(rows).encode())
     files = [f"{name}.csv" for name in tables]
     if charts_are_here():  # tables are there all the same
         files += write_figures(make_figures(tables, result), _look(result), folder)
-    return [*files, "result.json"]
+    return [*files, *sorted(file.name for file in folder.glob("activation_maps.png")), "result.json"]
 
 
 def make_tables(result: Mapping[str, Any]) -> dict[str, Rows]:
@@ -32,9 +43,10 @@ def make_tables(result: Mapping[str, Any]) -> dict[str, Rows]:
         "accuracy": list(_accuracy(result)),
         "attacks": list(_attacks(result)),
         "corruptions": list(_corruptions(result)),
+        "corruption_means": list(_corruption_means(result)),
+        "worst_domains": list(_worst_domains(result)),
         "layers": [{"wished": name, **row} for name, part in by_sparsity.items() for row in part.get("layers", ())],
         "magnitude": [{"wished": name, **part["against_magnitude"]} for name, part in by_sparsity.items()],
-        "overlaps": [{"wished": name, **row} for name, part in by_sparsity.items() for row in part["overlaps"]],
     }
 
 
@@ -67,9 +79,32 @@ def _corruptions(result: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
                     yield {**shared, "corruption": corruption, "severity": int(severity), "accuracy": accuracy}
 
 
+def _corruption_means(result: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    for model, found in result["models"].items():
+        for domain, row in found.get("corruptions", {}).items():
+            means = {name: row.get(name) for name in ("clean", "mean", "relative_error")}
+            yield {"model": model, "domain": domain, "unseen": domain in found["targets"], **means}
+
+
+def _worst_domains(result: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """Clean, under every attack at every severity, and on corrupted images."""
+    for model, found in result["models"].items():
+        yield {"model": model, "case": "clean", "severity": "", **found["worst"]}
+        for attack, severities in found.get("attacks", {}).items():
+            for severity, domains in severities.items():
+                yield {"model": model, "case": attack, "severity": severity, **_worst(domains, "accuracy")}
+        if corrupted := found.get("corruptions"):
+            yield {"model": model, "case": "corruptions", "severity": "", **_worst(corrupted, "mean")}
+
+
+def _worst(domains: Mapping[str, Mapping[str, Any]], name: str) -> dict[str, Any]:
+    worst = min(domains, key=lambda domain: domains[domain][name])
+    return {"domain": worst, "accuracy": domains[worst][name]}
+
+
 def _csv(rows: Rows) -> str:
     text = io.StringIO()
-    writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
+    writer = csv.DictWriter(text, list(dict.fromkeys(name for row in rows for name in row)), lineterminator="\n")
     writer.writeheader()
     writer.writerows(rows)
     return text.getvalue()
@@ -81,7 +116,8 @@ def _csv(rows: Rows) -> str:
 def make_figures(tables: Mapping[str, Rows], result: Mapping[str, Any]) -> list[Figure]:
     """Dense against sparse; means over source domains, and over unseen ones."""
     look = _look(result)
-    figures = {"attacks": _by_severity(tables, "attack", look), "corruptions": _by_severity(tables, "corruption", look)}
+    figures = {"attacks": _attack_panels(tables.get("attacks", []), look)}
+    figures["corruptions"] = _corruption_panels(tables.get("corruptions", []), look)
     if found := result.get("interpretation", {}).get("logits"):
         title = f"{found['boundary']:.1%} of the weights lie in the boundary region |λ̃| < 1"
         figures["logits"] = {title: histogram(found)}
@@ -99,22 +135,35 @@ def _look(result: Mapping[str, Any]) -> Look:
     return Look(tuple(result["models"]), sparsity="")
 
 
-def _by_severity(tables: Mapping[str, Rows], kind: str, look: Look) -> dict[str, Any]:
-    rows = tables.get(f"{kind}s", [])
+def _attack_panels(rows: Rows, look: Look) -> dict[str, Panel]:
+    """Severity 0 is the clean image."""
     panels = {}
-    for case in dict.fromkeys(row[kind] for row in rows):
-        for unseen, side in SIDES.items():
-            values: dict[tuple[str, int], list[float]] = defaultdict(list)
-            for row in rows:
-                if (row[kind], row["unseen"]) == (case, unseen):
-                    values[row["model"], row["severity"]].append(row["accuracy"])
-            shown = [
-                {"series": model, "wished": "dense", "severity": severity, **dict.fromkeys(_BAND, fmean(found))}
-                for (model, severity), found in values.items()
-            ]
-            if shown:
-                panels[f"{case.replace('_', ' ')}, {side}"] = lines(shown, look, "severity")
+    for attack in dict.fromkeys(row["attack"] for row in rows):
+        ours = [row for row in rows if row["attack"] == attack]
+        clean = [{**row, "severity": 0, "accuracy": row["clean"]} for row in ours if row["severity"] == 1]
+        for side, shown in _means([*clean, *ours], "severity"):
+            panels[f"{attack.upper()}, {side}"] = lines(shown, look, "severity")
     return panels
+
+
+def _corruption_panels(rows: Rows, look: Look) -> dict[str, Panel]:
+    cases = [{**row, "case": row["corruption"].replace("_", " ")} for row in rows]
+    return {side: dots(shown, look) for side, shown in _means(cases, "case")}
+
+
+def _means(rows: Rows, name: str) -> Iterator[tuple[str, Rows]]:
+    """By side, over its domains."""
+    for unseen, side in SIDES.items():
+        values: dict[tuple[str, Any], list[float]] = defaultdict(list)
+        for row in rows:
+            if row["unseen"] == unseen:
+                values[row["model"], row[name]].append(row["accuracy"])
+        shown = [
+            {"series": model, "wished": "dense", name: value, **dict.fromkeys(_BAND, fmean(found))}
+            for (model, value), found in values.items()
+        ]
+        if shown:
+            yield side, shown
 
 
 _BAND = ("mean", "low", "high")

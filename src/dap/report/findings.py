@@ -12,7 +12,7 @@ from dap.runs.folder import METRICS, RESULT, SPEC, read_json, read_spec
 from dap.runs.opening import place_of
 from dap.specs import EvaluateSpec, PruneSpec, TrainSpec, folder_name
 
-EVALUATION = "evaluation"  # where `dap evaluate` leaves its result in a run's folder
+EVALUATION = "evaluation"  # how the folders begin where `dap evaluate` leaves its result in a run's folder
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ def read_findings(folder: str | Path, records: Sequence[Record]) -> Findings:
     models = {(record.run, record.wished): record for record in records}
     found = Findings([], [], [])
     places = run_places(folder)
-    for place in [*places, *(place / EVALUATION for place in places)]:
+    for place in [*places, *(own for run in places for own in sorted(run.glob(f"{EVALUATION}*")))]:
         if (place / SPEC).is_file() and (place / RESULT).is_file():
             spec = read_spec(place)
             if isinstance(spec, EvaluateSpec):
@@ -120,6 +120,7 @@ def _robustness(record: Record, row: Mapping[str, Any]) -> Iterator[Finding]:
             for case in corrupted[domains[0]]["accuracy"]:
                 values = [fmean(corrupted[domain]["accuracy"][case].values()) for domain in domains]
                 yield finding("corruptions", case, "", unseen, values)
+            yield finding("corruptions", "mean", "", unseen, [corrupted[domain]["mean"] for domain in domains])
 
 
 def _points(run: Path, record: Record) -> Iterator[Point]:

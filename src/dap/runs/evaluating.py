@@ -1,9 +1,11 @@
 """An evaluation as a run: accuracy, and if asked for attacks, corruptions, and what masks tell."""
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import torch
@@ -12,15 +14,15 @@ from torch import nn
 from dap.engine import Engine
 from dap.errors import DapError
 from dap.evaluation.assessment import assess_logits, predictions
-from dap.evaluation.attacks import EPSILONS, named, under_attack
-from dap.evaluation.autoattack import auto_attack
-from dap.evaluation.corruptions import on_corruptions
+from dap.evaluation.attacks import EPSILONS, Attack, NotAttackable, named, under_attack
+from dap.evaluation.autoattack import auto_attack, check_auto_attack
+from dap.evaluation.corruptions import check_corruptible, on_corruptions
 from dap.evaluation.pixels import InPixels, Joined
-from dap.runs.folder import RESULT, as_read, finished, threads, working_in, write_json
+from dap.runs.folder import RESULT, Metrics, as_read, finished, read_metrics, threads, working_in, write_json
 from dap.runs.interpreting import interpret
 from dap.runs.opening import place_of
 from dap.runs.sources import Sources
-from dap.runs.subjects import model_names, open_subjects
+from dap.runs.subjects import Subjects, open_subjects
 from dap.specs import EvaluateSpec
 
 Told = Callable[[str, int, int], None]  # what is being done, how much of it, of how much
@@ -29,20 +31,20 @@ Told = Callable[[str, int, int], None]  # what is being done, how much of it, of
 def evaluate_run(
     spec: EvaluateSpec, folder: str | Path, *, engine: Engine | None = None, on_step: Told | None = None
 ) -> dict[str, Any]:
-    """Evaluate the models of a finished run, and write the result to `folder`."""
+    """Evaluate the models of a finished run, and write the result to `folder`. What was stopped goes on."""
     engine, folder = engine or Engine(), Path(folder)
     done, run = finished(folder, spec), place_of(spec.run, folder)
     if done is not None:
         if run.exists() and done["content"] != _content(run):
             raise DapError(f"{folder} is about a run that was in {run} before: choose another folder, or remove it")
         return done
-    if not run.is_file():
-        model_names(run)  # refuses what is no finished run before the folder is ours
-    with working_in(folder, spec, engine), threads(spec.threads):
+    subjects = open_to_evaluate(spec, run)  # refuses what is wrong before the folder is ours
+    with working_in(folder, spec, engine) as log, threads(spec.threads):
         if (done := finished(folder, spec)) is not None:  # someone else has been faster
             return done
         result = {"spec": asdict(spec), "run": run.name, "content": _content(run)}
-        result |= evaluate(spec, run, folder, engine.device, on_step=on_step)
+        cells = Cells(log, result["content"], read_metrics(folder))
+        result |= evaluate(spec, run, subjects, folder, engine.device, cells=cells, on_step=on_step)
         write_json(folder / RESULT, result)
     return as_read(result)
 
@@ -52,45 +54,77 @@ def _content(run: Path) -> str:
     return hashlib.sha256((run if run.is_file() else run / RESULT).read_bytes()).hexdigest()
 
 
+class Cells:
+    """Parts of an evaluation that are done: kept in the log, so that one that was stopped goes on."""
+
+    def __init__(self, log: Metrics | None = None, content: str = "", rows: Sequence[Mapping[str, Any]] = ()):
+        self.log, self.content = log, content
+        self.done = {row["cell"]: row["found"] for row in rows if row.get("content") == content and "cell" in row}
+
+    def get(self, cell: str, make: Callable[[], Any]) -> Any:
+        if cell not in self.done:
+            self.done[cell] = as_read(make())
+            if self.log is not None:
+                row = {"cell": cell, "found": self.done[cell], "content": self.content}
+                self.log.add(stage="evaluation", step=len(self.done), **row)
+        return self.done[cell]
+
+
+def open_to_evaluate(spec: EvaluateSpec, run: Path, dense: Path | None = None) -> Subjects:
+    """The models; and at once what cannot be done with them."""
+    if spec.images is not None and spec.images < 1:
+        raise DapError(f"images is {spec.images}; it must be at least 1")
+    if "pgd" in spec.attacks:
+        named(["pgd"], **_options(spec))
+    if "auto" in spec.attacks:
+        check_auto_attack()
+    subjects = open_subjects(run, spec.sparsities, dense, spec.root)
+    if spec.corruptions:
+        check_corruptible(subjects.card.pixels)
+    if not spec.with_dense and subjects.masks:
+        subjects = replace(subjects, models={name: subjects.models[name] for name in subjects.masks})
+    return subjects
+
+
 def evaluate(
     spec: EvaluateSpec,
     run: Path,
+    subjects: Subjects,
     folder: Path | None = None,
     device: torch.device | None = None,
     *,
-    dense: Path | None = None,
+    cells: Cells | None = None,
     on_step: Told | None = None,
 ) -> dict[str, Any]:
     """What `spec` asks about the models of `run`; pictures, if any, go to `folder`."""
-    if spec.images is not None and spec.images < 1:
-        raise DapError(f"images is {spec.images}; it must be at least 1")
-    told = on_step or (lambda *_: None)
-    subjects = open_subjects(run, spec.sparsities, dense, spec.root)
-    if not spec.with_dense and subjects.masks:
-        subjects = replace(subjects, models={name: subjects.models[name] for name in subjects.masks})
+    told, cells = on_step or (lambda *_: None), cells or Cells()
     models: dict[str, Any] = {}
     for number, (name, model) in enumerate(subjects.models.items(), 1):
-        models[name] = _assess(model.to(device), subjects.sources, subjects.card.class_names)
+        model.float().to(device)
+        models[name] = _assess(name, model, subjects.sources, subjects.card.class_names)
         told("evaluation", number, len(subjects.models))
     pixels = {name: InPixels(model, subjects.card.mean, subjects.card.std) for name, model in subjects.models.items()}
     domains = _domains(subjects.sources, spec.images)
+    result: dict[str, Any] = {"models": models}
+    if spec.interpret:  # first: it is soon done, and may find something missing
+        result["interpretation"] = interpret(run, subjects, folder, told)
     if spec.attacks:
-        for name, found in _attack(spec, pixels, domains, told).items():
-            models[name]["attacks"] = found
+        for name, found in _attack(spec, pixels, domains, cells, told).items():
+            models[name] |= found
     if spec.corruptions:
         for name, found in _corrupt(pixels, domains, told).items():
             models[name]["corruptions"] = found
-    result: dict[str, Any] = {"models": models}
-    if spec.interpret:
-        result["interpretation"] = interpret(run, subjects, folder, told)
     return result
 
 
-def _assess(model: nn.Module, sources: Sources, classes: tuple[str, ...]) -> dict[str, Any]:
+def _assess(name: str, model: nn.Module, sources: Sources, classes: tuple[str, ...]) -> dict[str, Any]:
     found: dict[str, Any] = {"sources": {}, "targets": {}}
     whole = {}
     for domain, data in sources.held_out.items():
-        whole[domain] = assess_logits(*predictions(model, data))
+        try:
+            whole[domain] = assess_logits(*predictions(model, data))
+        except DapError as error:
+            raise DapError(f"{name}, on {domain}: {error}") from None
         found["sources"][domain] = {"held out": whole[domain].row(classes)}
     for domain, parts in sources.targets.items():
         seen = {part: predictions(model, data) for part, data in parts.items()}
@@ -99,6 +133,9 @@ def _assess(model: nn.Module, sources: Sources, classes: tuple[str, ...]) -> dic
         found["targets"][domain] = {part: assess_logits(*pair).row(classes) for part, pair in seen.items()}
         found["targets"][domain]["all"] = whole[domain].row(classes)
     worst = min(whole, key=lambda domain: whole[domain].accuracy)
+    found["means"] = {
+        side: fmean(whole[domain].accuracy for domain in found[side]) for side in ("sources", "targets") if found[side]
+    }
     return {**found, "worst": {"domain": worst, "accuracy": whole[worst].accuracy}}
 
 
@@ -108,33 +145,47 @@ def _domains(sources: Sources, images: int | None) -> dict[str, Joined]:
     return seen | {domain: Joined(list(parts.values()), images) for domain, parts in sources.targets.items()}
 
 
+def _options(spec: EvaluateSpec) -> dict[str, Any]:
+    return {"restarts": spec.restarts, "random_start": spec.random_start, "seed": spec.seed}
+
+
 def _attack(
-    spec: EvaluateSpec, models: dict[str, InPixels], domains: dict[str, Joined], told: Told
+    spec: EvaluateSpec, models: dict[str, InPixels], domains: dict[str, Joined], cells: Cells, told: Told
 ) -> dict[str, dict[str, Any]]:
-    """By model, attack, severity and domain."""
-    kinds = [name for name in spec.attacks if name != "auto"]
-    options = {"restarts": spec.restarts, "random_start": spec.random_start, "seed": spec.seed}
-    plan = [
-        (name, severity, attack, domain)
-        for name, attacks in (named(",".join(kinds), **options) if kinds else {}).items()
+    """By model: `attacks`, by attack, severity and domain; or `attacks_refused`, and why."""
+    kinds = named([name for name in spec.attacks if name != "auto"], **_options(spec))
+    plan: list[tuple[str, str, int, Attack | None, str]] = [
+        (model, name, severity, attack, domain)
+        for model in models
+        for name, attacks in kinds.items()
         for severity, attack in enumerate(attacks, 1)
         for domain in domains
     ]
     if "auto" in spec.attacks:
-        plan += [("auto", severity, None, domain) for severity in range(1, 6) for domain in domains]
+        places = [(severity, domain) for severity in range(1, 6) for domain in domains]
+        plan += [(model, "auto", severity, None, domain) for model in models for severity, domain in places]
     found: dict[str, dict[str, Any]] = {model: {} for model in models}
-    for number, (name, severity, attack, domain) in enumerate(plan, 1):
-        if attack is None:
-            rows = {
-                model: auto_attack(wrapped, domains[domain], EPSILONS[severity - 1], seed=spec.seed)
-                for model, wrapped in models.items()
-            }
-        else:
-            rows = under_attack(models, domains[domain], attack)
-        for model, row in rows.items():
-            found[model].setdefault(name, {}).setdefault(str(severity), {})[domain] = row._asdict()
+    for number, (model, name, severity, attack, domain) in enumerate(plan, 1):
+        if "attacks_refused" not in found[model]:
+            try:
+                make = partial(_attacked, models[model], model, attack, severity, domains[domain], spec.seed)
+                row = cells.get(f"{model}, {name} {severity} on {domain}", make)
+            except NotAttackable as error:  # the others can be
+                found[model] = {"attacks_refused": f"on {domain}: {error}"}
+            else:
+                found[model].setdefault("attacks", {}).setdefault(name, {}).setdefault(str(severity), {})[domain] = row
         told("attacks", number, len(plan))
+    if all("attacks_refused" in one for one in found.values()):
+        raise NotAttackable("; ".join(one["attacks_refused"] for one in found.values()))
     return found
+
+
+def _attacked(
+    model: InPixels, name: str, attack: Attack | None, severity: int, images: Joined, seed: int
+) -> dict[str, Any]:
+    if attack is None:
+        return auto_attack(model, images, EPSILONS[severity - 1], seed=seed, name=name)._asdict()
+    return under_attack({name: model}, images, attack)[name]._asdict()
 
 
 def _corrupt(models: dict[str, InPixels], domains: dict[str, Joined], told: Told) -> dict[str, dict[str, Any]]:

@@ -8,17 +8,15 @@ import numpy as np
 import torch
 from PIL import Image
 
-from dap.evaluation.activation_maps import activation_maps
-from dap.evaluation.interpretation import against_magnitude, by_layer, logit_histogram, overlaps, read_learnt
+from dap.evaluation.activation_maps import NoMaps, activation_maps
+from dap.evaluation.interpretation import against_magnitude, by_layer, logit_histogram, read_learnt
 from dap.evaluation.pixels import InPixels
 from dap.files import replacing
-from dap.masks import Masks
 from dap.methods import METHODS
-from dap.runs.folder import RESULT, SPEC, STATE, read_spec
-from dap.runs.pruning import folder_of
+from dap.runs.folder import STATE, read_spec
 from dap.runs.subjects import Subjects
 from dap.sources import take
-from dap.specs import PruneSpec, TrainSpec
+from dap.specs import PruneSpec
 
 MAPS = "activation_maps.png"
 _PICTURES = 4  # of each domain
@@ -27,7 +25,7 @@ _PICTURES = 4  # of each domain
 def interpret(
     run: Path, subjects: Subjects, folder: Path | None, told: Callable[[str, int, int], None]
 ) -> dict[str, Any]:
-    """Logits, layers, magnitude, and overlap with the masks of other prunings beside this one."""
+    """Logits, layers, magnitude, and where the models look."""
     spec = read_spec(run) if run.is_dir() else None
     found: dict[str, Any] = {"by_sparsity": {}}
     learnt = None
@@ -37,36 +35,13 @@ def interpret(
     dense = subjects.dense
     for number, (name, masks) in enumerate(subjects.masks.items(), 1):
         assert dense is not None
-        row: dict[str, Any] = {"against_magnitude": against_magnitude(dense, masks)}
-        if learnt is not None:
-            row["layers"] = by_layer(learnt, dense, masks)
-        row["overlaps"] = overlaps_beside(run, name, masks)
+        layers = by_layer(dense, masks, learnt)
+        row: dict[str, Any] = {"against_magnitude": against_magnitude(dense, masks), "layers": layers}
         found["by_sparsity"][name] = row
         told("interpretation", number, len(subjects.masks))
     if folder is not None:
         found["pictures"] = draw_maps(subjects, folder / MAPS)
     return found
-
-
-def overlaps_beside(run: Path, name: str, masks: Masks) -> list[dict[str, Any]]:
-    """With masks of the same sparsity of every pruning in the same study: other methods, seeds, unseen domains."""
-    rows = []
-    for other in sorted(path.parent for path in run.parent.glob(f"prune-*/{RESULT}")):
-        file = folder_of(other, name) / "masks.safetensors"
-        if other == run or not file.is_file() or not (other / SPEC).is_file():
-            continue
-        spec, theirs = read_spec(other), Masks.load(file)
-        if isinstance(spec, PruneSpec) and set(theirs) == set(masks):
-            (row,) = overlaps({run.name: masks, other.name: theirs})
-            rows.append({**row, "method": spec.method, **_trial(spec)})
-    return rows
-
-
-def _trial(spec: PruneSpec) -> dict[str, Any]:
-    dense = spec.dense
-    if isinstance(dense, TrainSpec):
-        return {"seed": dense.train.seed, "targets": "+".join(dense.targets)}
-    return {"seed": spec.prune.seed, "targets": ""}
 
 
 def draw_maps(subjects: Subjects, file: Path) -> list[str] | None:
@@ -87,10 +62,8 @@ def draw_maps(subjects: Subjects, file: Path) -> list[str] | None:
     for model in subjects.models.values():
         try:
             maps = activation_maps(model, images.to(device), targets.to(device)).cpu()
-        except Exception as error:
-            if "class activation maps are for convolutions" in str(error):
-                return None
-            raise
+        except NoMaps:
+            return None
         columns.append(_heat(pixels, maps))
     grid = torch.cat([torch.cat(list(column), 1) for column in columns], 2)  # [3, rows, columns]
     picture = Image.fromarray((255 * grid.permute(1, 2, 0)).round().byte().numpy().astype(np.uint8))

@@ -7,6 +7,7 @@ spec.json  result.json           of the whole run
 """
 
 from collections.abc import Callable
+from copy import deepcopy
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -124,11 +125,12 @@ def prune_dense(
 
 
 def load_pruned(
-    folder: str | Path, wished: str | float, dense: str | Path | None = None
+    folder: str | Path, wished: str | float, dense: str | Path | None = None, *, opened: Opened | None = None
 ) -> tuple[nn.Module, Masks, ModelCard]:
     """The sparse model of a finished pruning: a plain module with zeros in place, its masks and its card.
 
-    `wished` is the sparsity that was asked for. `dense` says where the dense training is now, if it was moved.
+    `wished` is the sparsity that was asked for. `dense` says where the dense training is now, if it was moved; or it is
+    `opened` already.
     """
     folder = Path(folder)
     place = folder_of(folder, str(wished))
@@ -144,10 +146,12 @@ def load_pruned(
     if moved is not None and not isinstance(spec.dense, ModelSpec):
         model, card = load_classifier(moved)
         return model, masks, card
-    opened = open_dense(spec, folder, Path(dense) if dense else None)
+    opened = opened or open_dense(spec, folder, Path(dense) if dense else None)
     _refuse_another_model(folder, opened.model)
     if moved is not None:
-        load_model(opened.model, moved)
+        tuned = deepcopy(opened.model)
+        load_model(tuned, moved)
+        return bake(tuned, masks), masks, opened.card
     return bake(opened.model, masks), masks, opened.card
 
 
@@ -184,6 +188,10 @@ def _refuse_another_model(folder: Path, model: nn.Module) -> None:
 
 def _identity(model: nn.Module) -> int:
     return checksum(torch.tensor([checksum(tensor) for tensor in model.state_dict().values()]))
+
+
+def masks_file(run: Path, wished: str) -> Path:
+    return folder_of(run, wished) / _MASKS
 
 
 def folder_of(run: Path, wished: str) -> Path:

@@ -1,5 +1,6 @@
 """What is evaluated: the models of a run, or of a file, and the images they are for."""
 
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -46,9 +47,11 @@ def open_subjects(
     `dense` says where the dense training is now, `root` where the images are, if they were moved.
     """
     if run.is_file():
+        if sparsities:
+            raise DapError(f"{run} holds one model: sparsities are for the folder of a pruning")
         return _from_file(run, root)
     names = model_names(run)
-    wished = names if sparsities is None else list(map(str, sparsities))
+    wished = names if sparsities is None else [_as_named(wish, names) for wish in sparsities]
     if unknown := [name for name in wished if name not in names]:
         raise DapError(f"{run} has no model {', '.join(unknown)}; it has {', '.join(names)}")
     spec = read_spec(run)
@@ -60,8 +63,16 @@ def open_subjects(
     opened = open_dense(_moved(spec, root), run, dense, root)
     subjects = Subjects({"dense": opened.model}, {}, opened.model, opened.sources, opened.card)
     for name in wished:
-        subjects.models[name], subjects.masks[name], _ = load_pruned(run, name, dense)
+        subjects.models[name], subjects.masks[name], _ = load_pruned(run, name, dense, opened=opened)
     return subjects
+
+
+def _as_named(wish: float | str, names: list[str]) -> str:
+    """0.50 is 0.5."""
+    wish = str(wish)
+    with suppress(ValueError):  # a pattern
+        return next((name for name in names if ":" not in name and float(name) == float(wish)), wish)
+    return wish
 
 
 def _moved(spec: PruneSpec, root: str | None) -> PruneSpec:
@@ -77,5 +88,5 @@ def _from_file(file: Path, root: str | None) -> Subjects:
     if missing:
         raise DapError(f"{file} does not say which images it is for ({', '.join(missing)}): evaluate the run's folder")
     where = card.notes.get("images", card.notes["suite"])
-    suite = load_suite(where, root or card.notes.get("root"), card.pixels)
+    suite = load_suite(where, root, card.pixels)
     return Subjects({"model": model}, {}, None, divide(suite, tuple(card.notes["targets"]), card.notes["seed"]), card)

@@ -1,5 +1,6 @@
 """dap evaluate: how well models do, domain by domain, and what they withstand."""
 
+from pathlib import Path
 from typing import Any
 
 
@@ -13,6 +14,7 @@ def evaluate_models(
     corruptions: bool = False,
     images: int | None = None,
     interpret: bool = False,
+    accelerator: str = "auto",
     dense: str | None = None,
     root: str | None = None,
     out: str | None = None,
@@ -35,10 +37,11 @@ def evaluate_models(
         corruptions: the 15 of ImageNet-C, each at five severities
         images: of each domain, for attacks and corruptions (default: all)
         interpret: logits, layers, overlap of masks, and where the models look
+        accelerator: auto, cpu or gpu
         dense: where the dense training is now, if it was moved
         root: the folder that holds the suite's own, if it was moved
         out: a folder for the result, tables and figures (default: with attacks, corruptions or interpret
-            <run>/evaluation, else nothing is kept)
+            <run>/evaluation-<id>, else nothing is kept)
         dry_run: evaluate a few images, and say how long all will take
         json: print one JSON object
 
@@ -46,12 +49,12 @@ def evaluate_models(
         0
     """
     from json import dumps
-    from pathlib import Path
 
+    from dap.engine import launch
     from dap.errors import DapError
     from dap.progress import stages
-    from dap.runs.evaluating import evaluate, evaluate_run
-    from dap.specs import EvaluateSpec, read
+    from dap.runs.evaluating import evaluate, evaluate_run, open_to_evaluate
+    from dap.specs import EvaluateSpec, identity, read
     from dap.verbs.dry_run import dry_run as rehearse
 
     values = {
@@ -67,10 +70,12 @@ def evaluate_models(
         "root": root,
     }
     spec = read(EvaluateSpec, values, "evaluate")
-    if out is None and (attacks or corruptions or interpret):
-        out = str(Path(run) / "evaluation") if Path(run).is_dir() else f"{run}.evaluation"
     if out and dense:
         raise DapError("a result that is kept needs its dense training in place: leave --out or --dense away")
+    if out is None and dense is None and (attacks or corruptions or interpret):
+        name = f"evaluation-{identity(spec)}"
+        out = str(Path(run) / name) if Path(run).is_dir() else f"{run}.{name}"
+    engine = launch("1", 1, "32-true", accelerator)
     if dry_run:
         return rehearse(spec, json)
     with stages(quiet=json) as advance:
@@ -79,16 +84,19 @@ def evaluate_models(
             advance(stage, number, count, "")
 
         if out:
-            result = evaluate_run(spec, out, on_step=told)
+            result = evaluate_run(spec, out, engine=engine, on_step=told)
         else:
-            result = evaluate(spec, Path(run), dense=Path(dense) if dense else None, on_step=told)
+            subjects = open_to_evaluate(spec, Path(run), Path(dense) if dense else None)
+            result = evaluate(spec, Path(run), subjects, device=engine.device, on_step=told)
+    overlaps = _overlaps(Path(run)) if interpret else []
     files: list[str] = []
     if out:
         from dap.report.evaluation import write_tables_and_figures
 
-        files = write_tables_and_figures(result, Path(out))
+        files = write_tables_and_figures(result, Path(out), overlaps)
     if json:
-        print(dumps({"run": run, "models": result["models"], "files": files, **_more(result)}))
+        more = {"interpretation": {**result["interpretation"], "overlaps": overlaps}} if interpret else {}
+        print(dumps({"run": run, "models": result["models"], "files": files, **more}))
         return 0
     for name, found in result["models"].items():
         _show(name, found)
@@ -101,8 +109,15 @@ def _parts(text: str | None) -> list[str]:
     return [part.strip() for part in text.split(",")] if text else []
 
 
-def _more(result: dict[str, Any]) -> dict[str, Any]:
-    return {"interpretation": result["interpretation"]} if "interpretation" in result else {}
+def _overlaps(run: Path) -> list[dict[str, Any]]:
+    """With the masks of every finished pruning beside this one."""
+    from dap.report.overlaps import read_overlaps
+    from dap.report.records import read_records
+
+    run = run.resolve()
+    if not run.is_dir():
+        return []
+    return [found.row() for found in read_overlaps(run.parent, read_records(run.parent), only=run.name)]
 
 
 def _show(name: str, result: dict[str, Any]) -> None:
@@ -116,14 +131,26 @@ def _show(name: str, result: dict[str, Any]) -> None:
                 f"{found['calibration_error']:.3f}, worst class {found['worst_class']} "
                 f"{found['worst_class_accuracy']:.1%})"
             )
+    for side, mean in result["means"].items():
+        print(f"  mean over {_SIDES[side]}: {mean:.1%}")
     print(f"  worst domain: {result['worst']['domain']} {result['worst']['accuracy']:.1%}")
-    for attack, severities in result.get("attacks", {}).items():
-        shown = ", ".join(f"{_mean(rows):.1%}" for rows in severities.values())
-        print(f"  {attack} at severities 1 to 5, mean over domains: {shown}")
-    if corrupted := result.get("corruptions"):
-        mean = sum(row["mean"] for row in corrupted.values()) / len(corrupted)
-        print(f"  corruptions, mean over domains: {mean:.1%}")
+    if refused := result.get("attacks_refused"):
+        print(f"  not attacked: {refused}")
+    for side, title in _SIDES.items():
+        for attack, severities in result.get("attacks", {}).items():
+            shown = [
+                _mean([row["accuracy"] for name, row in rows.items() if name in result[side]])
+                for rows in severities.values()
+            ]
+            print(f"  {attack} at severities 1 to 5, mean over {title}: {', '.join(shown)}")
+        if rows := [row for name, row in result.get("corruptions", {}).items() if name in result[side]]:
+            error = [row["relative_error"] for row in rows if row.get("relative_error") is not None]
+            relative = f", {sum(error) / len(error):.2f} of the dense model's errors" if error else ""
+            print(f"  corruptions, mean over {title}: {_mean([row['mean'] for row in rows])}{relative}")
 
 
-def _mean(rows: dict[str, dict[str, float]]) -> float:
-    return sum(row["accuracy"] for row in rows.values()) / len(rows)
+_SIDES = {"sources": "source domains", "targets": "unseen domains"}
+
+
+def _mean(values: list[float]) -> str:
+    return f"{sum(values) / len(values):.1%}" if values else "–"
