@@ -6,7 +6,7 @@ READY := $(VENV)/.ready
 
 .PHONY: help demo test test-slow lint types format clean
 help:
-	@echo "make demo       dense training, mask learning and a table, offline, in about 2 minutes"
+	@echo "make demo       dense training, three prunings, attacks, a table and a page, offline, in some minutes"
 	@echo "make test       all tests but the slow ones"
 	@echo "make test-slow  the slow ones: workers killed 20 times, a Ray cluster that loses a node, every objective on the digits, PACS"
 	@echo "make lint types format clean"

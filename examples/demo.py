@@ -9,7 +9,7 @@ from rich.markdown import Markdown
 
 from dap.data import DOMAINS
 from dap.report import overview
-from dap.report.writing import write_files, write_page
+from dap.report.writing import read_contents, write_files, write_page
 from dap.studies import read_study
 from dap.studies.local import run_locally
 from dap.studies.watching import watched
@@ -50,9 +50,10 @@ def main() -> None:
         run_locally(study, left, workers=1, threads=study.threads, events=events)
 
     page = args.out / "report.html"
-    records, findings = write_page(args.out, page)
-    write_files(records, findings, args.out / "files")
-    table = overview(records)
+    contents = read_contents(args.out)
+    write_page(contents, page)
+    write_files(contents, args.out / "files")
+    table = overview(contents.records)
     Console().print(Markdown(f"{table.title}. {table.note}\n\n{table.markdown()}"))
     print(f"the page is {page}")
 

@@ -12,17 +12,17 @@ import pytest
 from PIL import Image
 
 from dap.errors import DapError
-from dap.report import Findings, Record, read_records
+from dap.report import Findings, Record, all_tables, read_records
 from dap.report.origin import origin_of
-from dap.report.page import Page, vega
+from dap.report.page import Contents, Page, vega
 from dap.report.summary import summarise
-from dap.report.writing import watch_page, write_files, write_page
+from dap.report.writing import read_contents, watch_page, write_files, write_page
 
 
 @pytest.fixture(scope="module")
 def file(study, tmp_path_factory) -> Path:
     file = tmp_path_factory.mktemp("page") / "report.html"
-    write_page(study.folder, file, with_paper=True)
+    write_page(read_contents(study.folder, with_paper=True, overlaps=True), file)
     return file
 
 
@@ -139,8 +139,7 @@ def test_hovering_tells_the_values(opened):
     assert re.search(r"\d\.\d%", text)
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("width", [390, 1280])
+@pytest.mark.parametrize(("width", "scheme"), [(390, "dark"), (390, "light"), (1280, "light")])
 def test_it_can_be_read(opened, width, scheme):
     """Wide enough nowhere scrolls sideways; contrast, names and roles pass axe's checks."""
     from axe_playwright_python.sync_playwright import Axe
@@ -181,7 +180,8 @@ def test_published_numbers_are_apart(opened):
 
 def test_nothing_in_a_name_becomes_a_part_of_the_page(records, findings, study):
     evil = "</script><img src=x onerror=alert(1)>"
-    page = Page([_renamed(record, evil) for record in records], findings, origin_of(study.folder)).html()
+    renamed = [_renamed(record, evil) for record in records]
+    page = Page(Contents(renamed, findings, origin_of(study.folder), all_tables(renamed))).html()
     assert "<img src=x" not in page.replace(vega(), "")
 
 
@@ -201,8 +201,8 @@ def test_summary(records):
     assert "one seed, so how sure this is cannot be said" in summarise(single)[0].text
 
 
-def test_every_table_and_figure_as_files(records, findings, tmp_path):
-    names = write_files(records, findings, tmp_path, with_paper=True)
+def test_every_table_and_figure_as_files(study, tmp_path):
+    names = write_files(read_contents(study.folder, with_paper=True, overlaps=True), tmp_path)
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted(names)
     stems = {name.split(".")[0] for name in names if name.endswith(".svg")}
     assert stems == {
@@ -215,6 +215,9 @@ def test_every_table_and_figure_as_files(records, findings, tmp_path):
             assert len(picture.convert("RGB").getcolors(1 << 22) or []) > 10
     assert (tmp_path / "pruning.tex").read_text().startswith("\\begin{table}")
     assert (tmp_path / "published-suites.md").exists()
+    agreement = (tmp_path / "overlaps.md").read_text()
+    assert "| methods | DAP / DAP, α = 0 | 50 % |" in agreement
+    assert "| seeds | DAP | 50 % |" in agreement
 
 
 def test_watching_ends_with_the_study(study, tmp_path):
@@ -252,16 +255,16 @@ def test_a_study_of_500_runs(records, findings, study):
     found = Findings(times(findings.robustness), findings.histograms, findings.points)
     vega()  # bundled once for all pages
     start = time.perf_counter()
-    text = Page(many, found, origin_of(study.folder)).html()
+    text = Page(Contents(many, found, origin_of(study.folder), all_tables(many, found.robustness))).html()
     assert time.perf_counter() - start < 10
     assert len(text.encode()) < 8e6
 
 
 def test_one_run_and_nothing(study, tmp_path, records):
     run = next(one.run for one in records if one.series == "DAP")
-    write_page(study.folder / run, tmp_path / "one.html")
+    write_page(read_contents(study.folder / run), tmp_path / "one.html")
     assert "1 of 1 run is done" in (tmp_path / "one.html").read_text()
     assert {one.series for one in read_records(study.folder / run)} == {"Dense", "DAP"}
     with pytest.raises(DapError, match="there are no runs"):
-        write_page(tmp_path, tmp_path / "none.html")
+        write_page(read_contents(tmp_path), tmp_path / "none.html")
     assert not (tmp_path / "none.html").exists()

@@ -20,48 +20,50 @@ from dap.report.records import Record
 from dap.report.statistics import Difference, Mean
 from dap.report.summary import Summary, summarise
 from dap.report.table import Table, Value, show, sparsity_title
-from dap.report.tables import all_tables, in_order
+from dap.report.tables import in_order
 
 _HERE = Path(__file__).parent
 _TALL = ("corruptions",)  # a row for each
 
 
 @dataclass(frozen=True)
-class Page:
-    """What is on it."""
+class Contents:
+    """What a report shows."""
 
     records: Sequence[Record]
     findings: Findings
     origin: Origin
+    tables: Sequence[Table]
     published: Sequence[Table] = ()  # other people's numbers, apart from ours
+
+
+@dataclass(frozen=True)
+class Page:
+    contents: Contents
     refresh: int | None = None  # seconds, while a study runs
 
     @property
     def sparsities(self) -> list[str]:
-        return sorted({record.wished for record in self.records if record.wished})
+        return sorted({record.wished for record in self.contents.records if record.wished})
 
     @property
     def look(self) -> Look:
-        return look_of(self.records, legend=False)
+        return look_of(self.contents.records, legend=False)
 
     def html(self) -> str:
-        figures = all_figures(self.records, self.findings, self.look)
+        figures = all_figures(self.contents.records, self.contents.findings, self.look)
         charts, drawn = _figures(figures, self.look)
         parts = {
-            "title": escape(self.origin.title),
+            "title": escape(self.contents.origin.title),
             "refresh": f'<meta http-equiv="refresh" content="{self.refresh}">' if self.refresh else "",
             "css": (_HERE / "page.css").read_text(),
-            "status": escape(self.origin.status),
-            "summary": "\n".join(_summary(one, self.look.sparsity) for one in summarise(self.records)),
+            "status": escape(self.contents.origin.status),
+            "summary": "\n".join(_summary(one, self.look.sparsity) for one in summarise(self.contents.records)),
             "controls": self._controls(),
             "figures": drawn,
-            "tables": "\n".join(
-                _table(table)
-                for table in all_tables(self.records, self.findings.robustness)
-                if "overview" not in table.name
-            ),
-            "paper": _published(self.published),
-            "reproduce": _reproduce(self.origin),
+            "tables": "\n".join(_table(table) for table in self.contents.tables if "overview" not in table.name),
+            "paper": _published(self.contents.published),
+            "reproduce": _reproduce(self.contents.origin),
             "data": _json({"sparsities": self.sparsities, "titles": self._titles, "charts": charts}),
             "vega": vega(),
             "script": (_HERE / "page.js").read_text(),

@@ -7,11 +7,12 @@ from pathlib import Path
 from dap.files import write_atomic
 from dap.report.charts import write_figures
 from dap.report.figures import all_figures
-from dap.report.findings import Findings, read_findings
+from dap.report.findings import read_findings
 from dap.report.origin import origin_of
-from dap.report.page import Page, look_of
+from dap.report.overlaps import overlap_table, read_overlaps
+from dap.report.page import Contents, Page, look_of
 from dap.report.paper import published
-from dap.report.records import Record, read_records
+from dap.report.records import read_records
 from dap.report.tables import all_tables
 from dap.runs.folder import RESULT
 
@@ -19,29 +20,30 @@ PAGE = "report.html"
 _PAUSE = 5.0  # seconds between looks at a study that runs
 
 
-def write_page(
-    folder: Path, file: Path, with_paper: bool = False, refresh: int | None = None
-) -> tuple[list[Record], Findings]:
-    """What runs came to, on a page; and what it was made from."""
+def read_contents(folder: Path, with_paper: bool = False, overlaps: bool = False) -> Contents:
+    """What there is to show of the runs in `folder`."""
     records = read_records(folder)
     findings = read_findings(folder, records)
-    tables = published({record.suite for record in records}) if with_paper else ()
-    write_atomic(file, Page(records, findings, origin_of(folder), tables, refresh).html().encode())
-    return records, findings
-
-
-def write_files(records: list[Record], findings: Findings, folder: Path, with_paper: bool = False) -> list[str]:
-    """Tables as Markdown, LaTeX and CSV, figures as SVG, PDF and PNG."""
     tables = all_tables(records, findings.robustness)
-    if with_paper:
-        tables += published({record.suite for record in records})
+    if overlaps and (agreement := overlap_table(read_overlaps(folder, records))):
+        tables.append(agreement)
+    suites = {record.suite for record in records}
+    return Contents(records, findings, origin_of(folder), tables, published(suites) if with_paper else [])
+
+
+def write_page(contents: Contents, file: Path, refresh: int | None = None) -> None:
+    write_atomic(file, Page(contents, refresh).html().encode())
+
+
+def write_files(contents: Contents, folder: Path) -> list[str]:
+    """Tables as Markdown, LaTeX and CSV, figures as SVG, PDF and PNG."""
     files = []
-    for table in tables:
+    for table in [*contents.tables, *contents.published]:
         for ending, text in {"md": f"{table.markdown()}\n", "tex": table.latex(), "csv": table.csv()}.items():
             write_atomic(folder / f"{table.name}.{ending}", text.encode())
             files.append(f"{table.name}.{ending}")
-    look = look_of(records)
-    return files + write_figures(all_figures(records, findings, look), look, folder)
+    look = look_of(contents.records)
+    return files + write_figures(all_figures(contents.records, contents.findings, look), look, folder)
 
 
 def watch_page(folder: Path, file: Path, with_paper: bool = False, pause: float = _PAUSE) -> Iterator[str]:
@@ -51,7 +53,7 @@ def watch_page(folder: Path, file: Path, with_paper: bool = False, pause: float 
         origin = origin_of(folder)
         now = {path: path.stat().st_mtime_ns for path in folder.glob(f"**/{RESULT}")}
         if now != seen and any(path.parent.parent == folder for path in now):
-            write_page(folder, file, with_paper, None if origin.finished else max(1, round(pause)))
+            write_page(read_contents(folder, with_paper), file, None if origin.finished else max(1, round(pause)))
             seen = now
             yield origin.status
         if origin.finished:

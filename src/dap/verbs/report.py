@@ -8,6 +8,7 @@ def report_runs(
     out: str | None = None,
     files: str | None = None,
     with_paper: bool = False,
+    overlaps: bool = False,
     watch: bool = False,
     json: bool = False,
 ) -> int:
@@ -22,6 +23,7 @@ def report_runs(
         out: the page (default: report.html in the folder)
         files: a folder for every table (Markdown, LaTeX, CSV) and figure (SVG, PDF, PNG)
         with_paper: also show the numbers that the paper on domain-aware pruning publishes, apart from yours
+        overlaps: also show how far masks agree between methods, seeds and unseen domains; it reads every mask
         watch: write the page again whenever a run is done, until all are
         json: print one JSON object
 
@@ -31,8 +33,8 @@ def report_runs(
     from dataclasses import asdict
     from json import dumps
 
-    from dap.report import all_tables, overview
-    from dap.report.writing import PAGE, watch_page, write_files, write_page
+    from dap.report import overview
+    from dap.report.writing import PAGE, read_contents, watch_page, write_files, write_page
 
     folder = _folder(runs)
     page = Path(out) if out else folder / PAGE
@@ -40,11 +42,12 @@ def report_runs(
         for status in watch_page(folder, page, with_paper):
             if not json:
                 print(f"{status} {page}", flush=True)
-    records, findings = write_page(folder, page, with_paper)
-    written = write_files(records, findings, Path(files), with_paper) if files else []
+    contents = read_contents(folder, with_paper, overlaps)
+    write_page(contents, page)
+    written = write_files(contents, Path(files)) if files else []
+    records = contents.records
     if json:
-        tables = all_tables(records, findings.robustness)
-        shown = {"records": [asdict(one) for one in records], "tables": [asdict(one) for one in tables]}
+        shown = {"records": [asdict(one) for one in records], "tables": [asdict(one) for one in contents.tables]}
         print(dumps({**shown, "page": str(page), "files": written}))
         return 0
     sides = ("unseen", "validation") if all(record.unseen is not None for record in records) else ("validation",)
