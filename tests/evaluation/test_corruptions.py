@@ -1,6 +1,8 @@
 """Corruptions: the same ones for everybody, made once."""
 
 import multiprocessing
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from types import SimpleNamespace
 
 import numpy as np
@@ -78,6 +80,19 @@ def test_ctrl_c_ends_it_at_once_and_what_was_made_stays(tmp_path):
     kept = list(tmp_path.glob("corruptions-*/*-*.npy"))
     assert 1 <= len(kept) < 20
     assert all(np.load(file).shape == (400, 32, 32, 3) for file in kept)
+
+
+def test_two_who_want_the_same_make_it_once(tmp_path):
+    made = []
+
+    def ask(number):
+        told = partial(lambda who, *news: made.append(who), number)
+        return corrupt({"all": pictures()}, ALL[:4], tmp_path, workers=1, on_step=told)
+
+    with ThreadPoolExecutor(2) as pool:
+        one, other = pool.map(ask, range(2))
+    assert one == other
+    assert sorted(made) in ([0] * 4, [1] * 4)
 
 
 def test_a_full_disk_is_noticed_before(monkeypatch, tmp_path):

@@ -108,7 +108,8 @@ def dense_of(spec: Spec | ModelSpec | str) -> TrainSpec | ModelSpec:
     if isinstance(spec, PruneSpec):
         return dense_of(spec.dense)
     if isinstance(spec, EvaluateSpec):
-        return dense_of(spec.run)
+        found = dense_of(spec.run)
+        return found if spec.root is None else replace(found, root=spec.root)
     return spec
 
 

@@ -52,7 +52,7 @@ def _show(seconds: float, parts: dict[str, float], memory: int, gpu: int, disk: 
     spent = ", ".join(f"{part} {duration(each)}" for part, each in parts.items() if each)
     print(f"time    about {duration(seconds)}" + (f": {spent}" if spent else ""))
     print(f"memory  {in_bytes(memory)}" + (f", on the GPU {in_bytes(gpu)}" if gpu else ""))
-    print(f"disk    {in_bytes(disk)}" + (f", and {in_bytes(cache)} for decoded images" if cache else ""))
+    print(f"disk    {in_bytes(disk)}" + (f", and {in_bytes(cache)} of images in the cache" if cache else ""))
     print("nothing was kept: leave --dry-run away to begin")
 
 
