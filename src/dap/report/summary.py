@@ -61,7 +61,7 @@ def _summary(records: Sequence[Record], suite: str, wished: str, series: str) ->
         )
         if difference is not None:
             label = "points on unseen domains" if side == "unseen" else "points on source domains"
-            cards.append(Card(f"{100 * difference.mean:+.1f}", label))
+            cards.append(Card(f"{100 * difference.mean:+.1f}".replace("-", "−"), label))
         if side == "unseen" and (other := _next_best(numbers, suite, series, wished)):
             text.append(other)
     return Summary(suite, wished, " ".join(text), tuple(cards))
