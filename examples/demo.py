@@ -34,10 +34,8 @@ evaluate: {{sparsities: [0.8], attacks: [pgd], images: {images}, interpret: true
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--target", choices=DOMAINS, default="rotated", help="the unseen domain")
-    parser.add_argument("--dense-steps", type=int, default=400)
-    parser.add_argument("--steps", type=int, default=500, help="of mask learning")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--images", type=int, default=25, help="of each domain that are attacked")
+    for name, default in {"dense-steps": 400, "steps": 500, "seed": 0, "images": 25}.items():
+        parser.add_argument(f"--{name}", type=int, default=default)
     parser.add_argument("--out", type=Path, default=Path("runs/demo"))
     args = parser.parse_args()
 
