@@ -51,8 +51,7 @@ def main() -> None:
     contents = read_contents(args.out)
     write_page(contents, page)
     write_files(contents, args.out / "files")
-    table = overview(contents.records)
-    Console().print(Markdown(f"{table.title}. {table.note}\n\n{table.markdown()}"))
+    Console().print(Markdown(overview(contents.records).markdown()))
     print(f"the page is {page}")
 
 
