@@ -80,14 +80,14 @@ def test_stopped_it_goes_on_and_says_the_same(study, tmp_path):
     whole = evaluate_run(spec, tmp_path / "whole")
 
     def stop(stage, number, count):
-        if (stage, number) == ("attacks", 25):
+        if (stage, number) == ("attacks", 7):
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
         evaluate_run(spec, tmp_path / "stopped", on_step=stop)
-    assert len(read_metrics(tmp_path / "stopped")) == 25
+    assert len(read_metrics(tmp_path / "stopped")) == 7
     assert evaluate_run(spec, tmp_path / "stopped") == whole
-    assert len(read_metrics(tmp_path / "stopped")) == 2 * 5 * 4  # none was made twice
+    assert len(read_metrics(tmp_path / "stopped")) == 2 * 5  # none was made twice
 
 
 def test_a_model_that_cannot_be_attacked_does_not_hide_the_others(study, tmp_path, capsys):
@@ -95,7 +95,7 @@ def test_a_model_that_cannot_be_attacked_does_not_hide_the_others(study, tmp_pat
     prune_dense(PruneSpec(str(study / "dense"), "random", (0.3, 0.999)), out)
     assert main(["evaluate", str(out), "--attacks", "fgsm", "--images", "2"]) == 0
     text = capsys.readouterr().out
-    assert "not attacked: on outline: 0.999: the gradient of the loss in the images is zero everywhere" in text
+    assert "not attacked: 0.999: the gradient of the loss in the images is zero everywhere" in text
     (kept,) = out.glob("evaluation-*/attacks.csv")
     assert {row["model"] for row in rows(kept)} == {"dense", "0.3"}
     assert {finding.wished for finding in read_findings(out, read_records(out)).robustness} == {None, "0.3"}

@@ -17,10 +17,14 @@ def test_any_number_of_classes_and_no_weaker_than_pgd(classes):
     network = nn.Sequential(nn.Conv2d(3, 6, 3), nn.ReLU(), nn.Flatten(), nn.Linear(6 * 36, classes))
     model = InPixels(network, (0.5,) * 3, (0.5,) * 3).eval()
     inputs = 2 * torch.rand(10, 3, 8, 8) - 1
-    data = TensorDataset(inputs, network(inputs).argmax(1))
+    labels = network(inputs).argmax(1)
+    labels[1] = (labels[1] + 1) % classes
+    data = {"one": TensorDataset(inputs[:2], labels[:2]), "other": TensorDataset(inputs[2:6], labels[2:6])}
     state = torch.get_rng_state()
-    found = auto_attack(model, data, 1 / 255, images=6)
+    found = auto_attack(model, data, 1 / 255)
     assert torch.equal(torch.get_rng_state(), state)
-    assert (found.clean, found.images) == (1.0, 6)
-    assert found.accuracy <= under_attack({"m": model}, data, Attack("pgd", 1 / 255, 20), images=6)["m"].accuracy
-    assert auto_attack(model, data, 64 / 255, images=2).accuracy == 0
+    assert [(row.clean, row.images, row.no_gradient) for row in found.values()] == [(0.5, 2, None), (1.0, 4, None)]
+    for domain, images in data.items():
+        pgd = under_attack({"m": model}, images, Attack("pgd", 1 / 255, 20))["m"]
+        assert found[domain].accuracy <= pgd.accuracy
+    assert auto_attack(model, {"one": data["one"]}, 64 / 255)["one"].accuracy == 0

@@ -153,27 +153,25 @@ def _attack(
     spec: EvaluateSpec, models: dict[str, InPixels], domains: dict[str, Joined], cells: Cells, told: Told
 ) -> dict[str, dict[str, Any]]:
     """By model: `attacks`, by attack, severity and domain; or `attacks_refused`, and why."""
-    kinds = named([name for name in spec.attacks if name != "auto"], **_options(spec))
-    plan: list[tuple[str, str, int, Attack | None, str]] = [
-        (model, name, severity, attack, domain)
+    kinds: dict[str, Sequence[Attack | None]] = {
+        **named([name for name in spec.attacks if name != "auto"], **_options(spec))
+    }
+    if "auto" in spec.attacks:
+        kinds["auto"] = [None] * len(EPSILONS)
+    plan = [
+        (model, name, severity, attack)
         for model in models
         for name, attacks in kinds.items()
         for severity, attack in enumerate(attacks, 1)
-        for domain in domains
     ]
-    if "auto" in spec.attacks:
-        places = [(severity, domain) for severity in range(1, 6) for domain in domains]
-        plan += [(model, "auto", severity, None, domain) for model in models for severity, domain in places]
-    found: dict[str, dict[str, Any]] = {model: {} for model in models}
-    for number, (model, name, severity, attack, domain) in enumerate(plan, 1):
-        if "attacks_refused" not in found[model]:
+    found: dict[str, dict[str, Any]] = {model: {"attacks": {name: {} for name in kinds}} for model in models}
+    for number, (model, name, severity, attack) in enumerate(plan, 1):
+        if "attacks" in found[model]:
+            make = partial(_attacked, models[model], model, attack, severity, domains, spec.seed)
             try:
-                make = partial(_attacked, models[model], model, attack, severity, domains[domain], spec.seed)
-                row = cells.get(f"{model}, {name} {severity} on {domain}", make)
+                found[model]["attacks"][name][str(severity)] = cells.get(f"{model}, {name} {severity}", make)
             except NotAttackable as error:  # the others can be
-                found[model] = {"attacks_refused": f"on {domain}: {error}"}
-            else:
-                found[model].setdefault("attacks", {}).setdefault(name, {}).setdefault(str(severity), {})[domain] = row
+                found[model] = {"attacks_refused": str(error)}
         told("attacks", number, len(plan))
     if all("attacks_refused" in one for one in found.values()):
         raise NotAttackable("; ".join(one["attacks_refused"] for one in found.values()))
@@ -181,11 +179,14 @@ def _attack(
 
 
 def _attacked(
-    model: InPixels, name: str, attack: Attack | None, severity: int, images: Joined, seed: int
+    model: InPixels, name: str, attack: Attack | None, severity: int, domains: dict[str, Joined], seed: int
 ) -> dict[str, Any]:
+    """By domain."""
     if attack is None:
-        return auto_attack(model, images, EPSILONS[severity - 1], seed=seed, name=name)._asdict()
-    return under_attack({name: model}, images, attack)[name]._asdict()
+        rows = auto_attack(model, domains, EPSILONS[severity - 1], seed=seed, name=name)
+    else:
+        rows = {domain: under_attack({name: model}, images, attack)[name] for domain, images in domains.items()}
+    return {domain: row._asdict() for domain, row in rows.items()}
 
 
 def _corrupt(models: dict[str, InPixels], domains: dict[str, Joined], told: Told) -> dict[str, dict[str, Any]]:
