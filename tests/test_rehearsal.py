@@ -24,6 +24,7 @@ COSTS = Costs(
     held_out=100,
     unseen=50,
     domains=4,
+    pixels=32,
     decoding=7.0,
     cache=11,
     state=1000,
