@@ -25,8 +25,8 @@ train:
   weights: null
   train: {{steps: {dense_steps}, learning_rate: 1e-3, freeze_norms: false, schedule: cosine, check_every: 100}}
 prune:
-  - method: [magnitude, random]
-  - {{method: dap, watch_every: 50, prune: {{steps: {steps}}}}}
+  - {{method: [magnitude, random], sparsities: {sparsities}}}
+  - {{method: dap, sparsities: {sparsities}, watch_every: 50, prune: {{steps: {steps}}}}}
 evaluate: {{sparsities: [0.8], attacks: [pgd], images: {images}, interpret: true}}
 """
 
@@ -36,9 +36,9 @@ def main() -> None:
     parser.add_argument("--target", choices=DOMAINS, default="rotated", help="the unseen domain")
     for name, default in {"dense-steps": 400, "steps": 500, "seed": 0, "images": 25}.items():
         parser.add_argument(f"--{name}", type=int, default=default)
+    parser.add_argument("--sparsities", type=float, nargs="+", default=[0.2, 0.4, 0.6, 0.8, 0.9])
     parser.add_argument("--out", type=Path, default=Path("runs/demo"))
     args = parser.parse_args()
-
     args.out.mkdir(parents=True, exist_ok=True)
     file = args.out / "study.yaml"
     file.write_text(STUDY.format(**vars(args), threads=os.cpu_count()))

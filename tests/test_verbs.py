@@ -132,7 +132,7 @@ def test_report(home, here):
     if not Path("runs").exists():
         here("study", "run", "study.yaml", "--workers", "1")
     lines = dap(home, "report", "runs/tiny")
-    assert lines[3] == "|  | dense | 50 % | 80 % |"
+    assert lines[3] == "| method | dense | 50 % | 80 % |"
     assert [line.split(" | ")[0] for line in lines[5:7]] == ["| Dense", "| Magnitude"]
     assert lines[-1] == "the page is runs/tiny/report.html"
     assert "<title>tiny</title>" in Path("runs/tiny/report.html").read_text()

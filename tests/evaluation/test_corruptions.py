@@ -60,14 +60,14 @@ def test_what_is_there_is_not_made_again_and_anew_it_is_the_same(made, tmp_path)
         assert np.array_equal(np.load(again["other"][wish]), first[::-1]), wish
 
 
-@pytest.mark.parametrize("damage", [lambda data: data[:-1], lambda data: b"nonsense", lambda data: b""])
-def test_a_damaged_file_is_made_again(damage, made):
+def test_a_damaged_file_is_made_again(made):
     folder, files = made
-    file = files["contrast", 2]
-    whole = file.read_bytes()
-    file.write_bytes(damage(whole))
-    corrupt({"all": pictures()}, [("contrast", 2)], folder, workers=1)
-    assert file.read_bytes() == whole
+    wished = [("contrast", 2), ("fog", 2), ("snow", 2)]
+    whole = {wish: files[wish].read_bytes() for wish in wished}
+    for wish, damaged in zip(wished, (whole["contrast", 2][:-1], b"nonsense", b""), strict=True):
+        files[wish].write_bytes(damaged)
+    corrupt({"all": pictures()}, wished, folder, workers=1)
+    assert {wish: files[wish].read_bytes() for wish in wished} == whole
 
 
 def test_ctrl_c_ends_it_at_once_and_what_was_made_stays(tmp_path):

@@ -167,7 +167,9 @@ def test_every_control_is_reached_by_keyboard(opened):
 def test_it_prints(opened):
     page = opened()
     page.emulate_media(media="print")
-    assert not page.locator(".controls").is_visible()
+    assert not page.locator("#sparsity").is_visible()
+    assert page.locator("#sparsity-shown").is_visible()  # and what the lines are
+    assert page.locator(".controls .swatch").first.is_visible()
     assert page.pdf().startswith(b"%PDF")
 
 
@@ -176,6 +178,25 @@ def test_published_numbers_are_apart(opened):
     ours = page.locator("#tables").inner_text()
     assert "Published" not in ours
     assert "86.0 ± 0.4" in page.locator("#paper").inner_text()
+
+
+def test_long_names_wrap(records, findings, study, opened, tmp_path):
+    long = "hf:somebody/with-a-very-long-name-for-a-suite-of-images-from-many-hospitals-and-cameras"
+    renamed = [_renamed(record, long) for record in records]
+    write_page(Contents(renamed, findings, origin_of(study.folder), all_tables(renamed)), tmp_path / "long.html")
+    page = opened(390, address=(tmp_path / "long.html").as_uri())
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390
+
+
+def test_a_changed_address_changes_the_page(opened):
+    page = opened()
+    page.evaluate("location.hash = 'sparsity=0.3&off=DAP'")
+    page.wait_for_timeout(200)
+    assert page.locator("#sparsity-shown").inner_text() == "30 %"
+    assert "DAP" not in shown(page, "#table-suites tbody td:nth-child(1)")
+    page.locator(".skip").focus()
+    page.keyboard.press("Enter")
+    assert "sparsity=0.3" in page.url
 
 
 def test_nothing_in_a_name_becomes_a_part_of_the_page(records, findings, study):
@@ -194,8 +215,11 @@ def test_summary(records):
     dap = [record for record in records if (record.series, record.wished) == ("DAP", "0.5")]
     dense = [record for record in records if record.series == "Dense"]
     gain = 100 * (fmean(record.unseen for record in dap) - fmean(record.unseen for record in dense))
-    assert f"{gain:+.1f} points" in one.text
+    assert f"{gain:+.1f} points".replace("-", "−") in one.text
     assert "2 seeds" in one.text
+    assert "too few to be sure" in one.text
+    many = [replace(record, seed=seed) for record in records for seed in range(6) if record.seed == 0]
+    assert "95 % interval" in summarise(many)[0].text
     assert one.cards[0].value == f"{100 * dap[0].sparsity:.3g} %"
     single = [record for record in records if record.seed == 0]
     assert "one seed, so how sure this is cannot be said" in summarise(single)[0].text
@@ -232,6 +256,10 @@ def test_watching_ends_with_the_study(study, tmp_path):
     late.write_bytes(kept)
     assert "16 of 16 runs are done" in next(news)
     assert next(news, None) is None
+    (late.parent / "failure.json").write_text('{"error": "no room"}')
+    late.unlink()
+    assert "1 failed. The first failure:" in next(watch_page(folder, tmp_path / "failed.html", pause=0.05))
+    assert '<meta http-equiv="refresh"' not in (tmp_path / "failed.html").read_text()  # nothing is to come
     assert '<meta http-equiv="refresh"' not in (tmp_path / "report.html").read_text()
 
 

@@ -49,7 +49,7 @@ def test_what_is_missing_is_no_zero():
     records = [dense(0.5), record(0.4)]
     records.append(replace(record(0.3), wished="2:4"))
     table = overview(records)
-    assert [one.title for one in table.columns] == ["", "dense", "80 %", "2:4"]
+    assert [one.title for one in table.columns] == ["method", "dense", "80 %", "2:4"]
     assert [row.cells[1:] for row in table.rows] == [
         (Mean(0.5, None, 1), None, None),
         (None, Mean(0.4, None, 1), Mean(0.3, None, 1)),
@@ -71,14 +71,38 @@ def test_domains_and_the_selected_sparsity():
         records += [record(0.3, seed, target, wished="0.2", validation=0.9 if target == "a" else 0.1)]
         records += [record(0.6, seed, target, wished="0.8", validation=0.5)]
     table = domains(records, "digits")
-    chosen, shares = table.rows[-2:]
+    chosen = table.rows[-1]
+    assert chosen.cells[:2] == ("DAP", "selected")
     assert [cell.mean for cell in chosen.cells[2:]] == pytest.approx([0.3, 0.6, 0.45])
-    assert shares.cells[2:] == ("(20 %)", "(80 %)", "(50 %)")
+    assert shares(table) == ["(20 %)", "(80 %)", "(50 %)"]
     # It is source validation that selects: unseen numbers may say what they like.
     other = [replace(one, unseen=1 - one.unseen) for one in records]
-    assert domains(other, "digits").rows[-1].cells == shares.cells
+    assert shares(domains(other, "digits")) == shares(table)
     equal = [replace(one, validation=0.5) for one in records]
-    assert domains(equal, "digits").rows[-1].cells[2:] == ("(80 %)",) * 3  # of equals the sparser
+    assert shares(domains(equal, "digits")) == ["(80 %)"] * 3  # of equals the sparser
+
+
+def shares(table):
+    """The selected sparsities."""
+    return [cell.remark for cell in table.rows[-1].cells[2:]]
+
+
+def test_what_a_study_has_not_done_yet_is_missing_too():
+    expected = frozenset({("a",), ("b",)})
+    records = [replace(one, expected=expected) for one in (dense(0.5), record(0.4))]
+    assert all(cell is None for row in overview(records).rows for cell in row.cells[1:])
+    (titles,) = [[one.title for one in domains(records, "digits").columns]]
+    assert titles == ["method", "sparsity", "a", "b", "average"]
+    assert [row.cells[2:] for row in domains(records, "digits").rows] == [
+        (Mean(0.5, None, 1), None, None),
+        (Mean(0.4, None, 1), None, None),
+    ]
+
+
+def test_runs_without_unseen_domains_have_their_table():
+    alone = [replace(one, unseen=None, suite="mine", targets=()) for one in (dense(0.5), record(0.4))]
+    assert [table.name for table in all_tables(alone)] == ["overview-validation"]
+    assert len(all_tables([*alone, dense(0.5), record(0.4)])) > 3
 
 
 def test_differences_to_the_dense_model_with_the_same_seed():
@@ -108,6 +132,8 @@ def test_robustness_is_dense_against_sparse():
     assert difference.seeds == 1
     assert attacks(found, "PACS") is None
     assert corruptions(found, "digits") is None
+    (alone,) = attacks([finding(0.2, "Dense", None)], "digits").rows  # nothing was pruned
+    assert [None if cell is None else cell.mean for cell in alone.cells[7:]] == [0.2, None, None]
     assert corruptions([replace(one, kind="corruptions") for one in found], "digits").rows == table.rows
 
 

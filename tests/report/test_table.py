@@ -5,6 +5,7 @@ import io
 import re
 import shutil
 import subprocess
+from dataclasses import replace
 
 import pytest
 
@@ -30,7 +31,7 @@ def test_markdown():
     assert TABLE.markdown().splitlines() == [
         "| method | a_b: accuracy | a_b: Δ |",
         "|---|---|---|",
-        "| one \\| two | <u>50.0 ± 1.0</u> | +10.0 [-5.0, +20.0] |",
+        "| one \\| two | <u>50.0 ± 1.0</u> | +10.0 [−5.0, +20.0] |",
         "| three | **70.0** | – |",
         "| four | **70.0** | — |",  # it looks the same
         "| five | – | – |",
@@ -41,10 +42,14 @@ def test_markdown():
 def test_csv_has_every_number():
     rows = list(csv.DictReader(io.StringIO(TABLE.csv())))
     assert rows[0] == {
-        "method": "one | two", "a_b: accuracy": "0.5", "a_b: accuracy std": "0.01", "a_b: accuracy seeds": "3",
-        "a_b: Δ": "0.1", "a_b: Δ low": "-0.05", "a_b: Δ high": "0.2", "a_b: Δ seeds": "3",
+        "method": "one | two", "a_b: accuracy": "0.5", "a_b: accuracy std": "0.01",
+        "a_b: accuracy stderr": str(0.01 / 3**0.5),
+        "a_b: accuracy seeds": "3",
+        "a_b: accuracy remark": "", "a_b: Δ": "0.1", "a_b: Δ low": "-0.05", "a_b: Δ high": "0.2", "a_b: Δ seeds": "3",
     }  # fmt: skip
     assert rows[3]["a_b: accuracy"] == ""  # missing, not 0
+    assert rows[2]["a_b: Δ"] == ""  # a dash is no number
+    assert "(20 %)" in replace(TABLE, rows=(Row(("a", Mean(0.5, None, 1, remark="(20 %)"), None)),)).csv()
 
 
 def test_latex():
@@ -52,7 +57,7 @@ def test_latex():
     assert r"\caption{A \& B. 50 \% of $\alpha$}" in text
     assert r" & \multicolumn{2}{c}{a\_b} \\" in text
     assert r"\cmidrule(lr){2-3}" in text
-    assert r"one | two & \underline{50.0 $\pm$ 1.0} & +10.0 [-5.0, +20.0] \\" in text
+    assert r"one | two & \underline{50.0 $\pm$ 1.0} & +10.0 [$-$5.0, +20.0] \\" in text
     assert text.count(r"\textbf{70.0}") == 2
     assert text.isascii()
 
@@ -72,12 +77,14 @@ def test_all_of_a_study(records, findings):
 def test_latex_compiles(records, findings, tmp_path):
     if shutil.which("pdflatex") is None:
         pytest.skip("needs pdflatex with booktabs (Debian: texlive-latex-recommended)")
-    tables = [TABLE, *all_tables(records, findings.robustness), *published(["PACS", "OfficeHome"])]
+    odd = replace(TABLE, name="odd", title="数字 ≥ 5", note="")
+    tables = [TABLE, odd, *all_tables(records, findings.robustness), *published(["PACS", "OfficeHome"])]
     body = "\n".join(table.latex() for table in tables)
     (tmp_path / "all.tex").write_text(
-        rf"\documentclass{{article}}\usepackage{{booktabs}}\begin{{document}}{body}\end{{document}}"
+        rf"\documentclass{{article}}\usepackage{{booktabs,graphicx}}\begin{{document}}{body}\end{{document}}"
     )
     command = ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", "all.tex"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout[-2000:]
+    assert "Overfull" not in done.stdout
     assert (tmp_path / "all.pdf").read_bytes().startswith(b"%PDF")

@@ -10,14 +10,18 @@ from typing import TYPE_CHECKING, Any
 
 from dap.errors import DapError
 from dap.files import write_atomic
+from dap.report.table import sparsity_title
 
 if TYPE_CHECKING:
     import altair
 
 # Apart for colour-blind readers, and readable on white as on black.
+# Cycles of lengths without a common factor: 8 × 7 × 9 lines differ in one of the three at least.
 COLOURS = ("#6b7280", "#0072b2", "#d55e00", "#009e73", "#b0579a", "#a87900", "#2f8fcb", "#8c564b")
-DASHES = ([1, 0], [6, 2], [2, 2], [8, 2, 2, 2], [4, 4], [1, 3], [10, 4], [6, 2, 2, 2, 2, 2])
-SHAPES = ("circle", "square", "triangle-up", "diamond", "cross", "triangle-down", "triangle-right", "triangle-left")
+DASHES = ([1, 0], [6, 2], [2, 2], [8, 2, 2, 2], [4, 4], [1, 3], [10, 4])
+SHAPES = (
+    "circle", "square", "triangle-up", "diamond", "cross", "triangle-down", "triangle-right", "triangle-left", "stroke",
+)  # fmt: skip
 ENDINGS = ("svg", "pdf", "png")
 Rows = list[dict[str, Any]]
 
@@ -38,6 +42,7 @@ class Figure:
     title: str
     note: str
     panels: dict[str, Panel]  # by heading
+    at_sparsity: bool = False  # it shows one, which a page chooses
 
 
 @dataclass(frozen=True)
@@ -212,7 +217,10 @@ def write_figures(figures: Sequence[Figure], look: Look, folder: Path) -> list[s
     """Each as SVG, PDF and PNG."""
     alt, files = _altair(), []
     for figure in figures:
-        charts = [panel.chart.properties(width=300, height=210, title=head) for head, panel in figure.panels.items()]
+        at = f" at {sparsity_title(look.sparsity)}" if figure.at_sparsity and look.sparsity else ""
+        charts = [
+            panel.chart.properties(width=300, height=210, title=f"{head}{at}") for head, panel in figure.panels.items()
+        ]
         spec = alt.concat(*charts, columns=2).add_params(*look.params()).to_dict()
         spec["datasets"] = {name: rows for panel in figure.panels.values() for name, rows in panel.datasets.items()}
         for ending in ENDINGS:

@@ -60,9 +60,10 @@ def _tradeoff_rows(records: Sequence[Record]) -> Iterator[tuple[str, Rows]]:
     for suite in dict.fromkeys(record.suite for record in records):
         ours = [record for record in records if record.suite == suite]
         for unseen, side in sides.items():
-            if unseen and any(record.unseen is None for record in ours):
+            known = [record for record in ours if not unseen or record.unseen is not None]
+            if not known:
                 continue
-            numbers, rows = Numbers(ours, side), []
+            numbers, rows = Numbers(known, side), []
             shares = {
                 model: fmean(record.sparsity for record in ours if (record.series, record.wished) == model)
                 for model in numbers.models
@@ -75,7 +76,7 @@ def _tradeoff_rows(records: Sequence[Record]) -> Iterator[tuple[str, Rows]]:
 
 
 def dynamics(points: Sequence[Point], look: Look) -> Figure:
-    """Accuracy on unseen domains over the steps, and at the end of each line its sparsity."""
+    """Accuracy over the steps of dense training and of mask learning."""
     panels = {}
     for suite in dict.fromkeys(point.suite for point in points):
         ours = [point for point in points if point.suite == suite]
@@ -93,7 +94,7 @@ def dynamics(points: Sequence[Point], look: Look) -> Figure:
                 if (band := _band(over_domains(trials, every)))
             ]
             panels[f"{suite}, {SIDES[unseen]}"] = lines(rows, look, "step")
-    note = "Mean over unseen domains ± one standard deviation over seeds; nothing was selected by what is seen here."
+    note = "Mean over unseen domains ± one standard deviation over seeds; nothing is selected by unseen domains."
     return Figure("dynamics", "Accuracy over the steps", note, panels)
 
 
@@ -113,7 +114,7 @@ def robustness(findings: Findings, look: Look, kind: str) -> Figure:
     title = {"attacks": "Accuracy under attack", "corruptions": "Accuracy on corrupted images"}[kind]
     note = "At the chosen sparsity, beside the dense model; mean ± one standard deviation over seeds."
     note += " Severity 0 is the clean image." if kind == "attacks" else " Mean over five severities."
-    return Figure(kind, title, note, panels)
+    return Figure(kind, title, note, panels, at_sparsity=True)
 
 
 def _robustness_rows(findings: Sequence[Finding]) -> Iterator[dict[str, Any]]:
@@ -161,6 +162,7 @@ def layers(records: Sequence[Record], look: Look) -> Figure:
         "Sparsity by layer",
         "From the first layer to the last, mean over seeds and unseen domains, at the chosen sparsity.",
         panels,
+        at_sparsity=True,
     )
 
 
@@ -169,6 +171,7 @@ def _band(seeds: Mapping[int, float]) -> dict[str, Any] | None:
     found = mean_of(list(seeds.values()))
     if found is None:
         return None
-    spread = found.spread or 0.0
-    low, high = max(0.0, found.mean - spread), min(1.0, found.mean + spread)
-    return {"mean": found.mean, "low": low, "high": high, "seeds": found.seeds}
+    band: dict[str, Any] = {"mean": found.mean, "seeds": found.seeds}
+    if found.spread is not None:
+        band |= {"low": max(0.0, found.mean - found.spread), "high": min(1.0, found.mean + found.spread)}
+    return band

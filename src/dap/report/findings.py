@@ -1,7 +1,9 @@
 """What evaluations found beside accuracy: attacks, corruptions, logits and layers; and curves over the steps."""
 
 import json
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
@@ -30,6 +32,7 @@ class Finding:
     series: str
     dense: str
     wished: str | None
+    images: int | None = None  # of each domain at most; None: all
 
 
 @dataclass(frozen=True)
@@ -68,12 +71,18 @@ def read_findings(folder: str | Path, records: Sequence[Record]) -> Findings:
     models = {(record.run, record.wished): record for record in records}
     found = Findings([], [], [])
     places = run_places(folder)
+    evaluations: dict[tuple[Any, ...], list[tuple[str, dict[str, Any]]]] = defaultdict(list)
     for place in [*places, *(own for run in places for own in sorted(run.glob(f"{EVALUATION}*")))]:
         if (place / SPEC).is_file() and (place / RESULT).is_file():
             spec = read_spec(place)
             if isinstance(spec, EvaluateSpec):
                 run = place_of(spec.run, place).name if isinstance(spec.run, str) else folder_name(spec.run)
-                _read_evaluation(found, run, read_json(place / RESULT), models)
+                settings = (spec.images, spec.restarts, spec.random_start, spec.seed)
+                evaluations[settings].append((run, read_json(place / RESULT)))
+    if evaluations:  # only what was measured alike is compared: of several settings the one that most have
+        settings = max(evaluations, key=lambda one: (len(evaluations[one]), one[0] is None, one[0] or 0))
+        for run, result in evaluations[settings]:
+            _read_evaluation(found, run, result, models, settings[0])
     by_run = {record.run: record for record in records}
     for place in places:
         if place.name in by_run and (place / RESULT).is_file():
@@ -82,7 +91,11 @@ def read_findings(folder: str | Path, records: Sequence[Record]) -> Findings:
 
 
 def _read_evaluation(
-    found: Findings, run: str, result: Mapping[str, Any], models: Mapping[tuple[str, str | None], Record]
+    found: Findings,
+    run: str,
+    result: Mapping[str, Any],
+    models: Mapping[tuple[str, str | None], Record],
+    images: int | None,
 ) -> None:
     sparse = [record for (name, wished), record in models.items() if name == run and wished]
     for name, row in result["models"].items():
@@ -90,7 +103,7 @@ def _read_evaluation(
         if record is None and sparse and name == "dense":  # the dense model of a pruning
             record = next((one for one in models.values() if not one.wished and _same_trial(one, sparse[0])), None)
         if record is not None:
-            found.robustness.extend(_robustness(record, row))
+            found.robustness.extend(_robustness(record, row, images))
     if sparse and "logits" in result.get("interpretation", {}):
         found.histograms.append(Histogram(run, sparse[0], result["interpretation"]["logits"]))
 
@@ -100,9 +113,9 @@ def _same_trial(dense: Record, sparse: Record) -> bool:
     return (dense.series, dense.suite, dense.targets, dense.seed) == ours
 
 
-def _robustness(record: Record, row: Mapping[str, Any]) -> Iterator[Finding]:
+def _robustness(record: Record, row: Mapping[str, Any], images: int | None) -> Iterator[Finding]:
     def finding(kind: str, case: str, severity: str, unseen: bool, accuracies: Sequence[float]) -> Finding:
-        about = (record.suite, record.targets, record.seed, record.series, record.dense, record.wished)
+        about = (record.suite, record.targets, record.seed, record.series, record.dense, record.wished, images)
         return Finding(kind, case, severity, unseen, fmean(accuracies), *about)
 
     sides = {unseen: list(row["targets" if unseen else "sources"]) for unseen in (False, True)}
@@ -134,11 +147,11 @@ def _points(run: Path, record: Record) -> Iterator[Point]:
                 yield Point(*about, int(step), 0.0, _over_parts(watched, record.targets), validation[int(step)])
     elif isinstance(spec, PruneSpec) and spec.watch_every is not None:
         rows = {}
-        with open(run / METRICS, encoding="utf-8") as file:
+        with suppress(FileNotFoundError), open(run / METRICS, encoding="utf-8") as file:
             for line in file:
-                if '"watched"' in line:
-                    row = json.loads(line)
-                    rows[row["step"]] = row  # after a resume the last counts
+                with suppress(ValueError):  # half a line, as a kill leaves it
+                    if '"watched"' in line and "watched" in (row := json.loads(line)):
+                        rows[row["step"]] = row  # after a resume the last counts
         for step, row in sorted(rows.items()):
             watched, validation = fmean(row["watched"].values()), fmean(row["validation"].values())
             yield Point(*about, step, row["sparsity"], watched, validation)

@@ -29,14 +29,14 @@ def origin_of(folder: str | Path) -> Origin:
     if (folder / FILE).is_file():
         study = read_study(folder / FILE, folder)
         text, finished = _progress(study)
-        commands = (f"dap study run {FILE}", f"dap report {folder}")
+        commands = (f"dap study run {FILE} --out {folder}", f"dap report {folder}")
         documents = {FILE: (folder / FILE).read_text()}
         return Origin(study.name, text, commands, documents | _versions(places), finished)
     single = (folder / SPEC).is_file()
     text = f"{done} of {len(places)} {'run is' if len(places) == 1 else 'runs are'} done."
     documents = {SPEC: (folder / SPEC).read_text()} if single else {}
     title = folder.absolute().name
-    return Origin(title, text, (f"dap report {folder}",), documents | _versions(places), done == len(places))
+    return Origin(title, text, (f"dap report {folder}",), documents | _versions(places), 0 < done == len(places))
 
 
 def _progress(study: Study) -> tuple[str, bool]:
@@ -48,7 +48,7 @@ def _progress(study: Study) -> tuple[str, bool]:
         text += f" What is missing is shown as missing: {others}."
     if failed := [row for row in rows if row.state == "failed"]:
         text += f" The first failure: {failed[0].run}: {failed[0].error}"
-    return text, not others
+    return text, not any(states[state] for state in ("waiting", "running", "stopped"))
 
 
 def _versions(places: list[Path]) -> dict[str, str]:

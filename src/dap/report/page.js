@@ -40,7 +40,7 @@ function show() {
     slider.setAttribute("aria-valuetext", title);
   }
   for (const part of document.querySelectorAll(".summary[data-wished]")) {
-    part.hidden = part.dataset.wished !== now.sparsity;
+    part.hidden = part.dataset.wished !== now.sparsity || now.hidden.includes(part.dataset.series);
   }
   for (const row of document.querySelectorAll("tbody tr[data-series]")) {
     const other = row.dataset.wished && row.dataset.wished !== now.sparsity;
@@ -68,7 +68,8 @@ function sortBy(button) {
     const [a, b] = [key(one), key(other)];
     if (a === "" || b === "") return (a === "") - (b === ""); // what is missing comes last, either way
     const [x, y] = [Number(a), Number(b)];
-    const order = Number.isNaN(x) || Number.isNaN(y) ? a.localeCompare(b) : x - y;
+    const words = Number.isNaN(x) - Number.isNaN(y); // numbers before words
+    const order = words || (Number.isNaN(x) ? a.localeCompare(b) : x - y);
     return down ? -order : order;
   });
   body.append(...rows);
@@ -86,6 +87,14 @@ async function draw() {
 
 restore();
 show();
+window.addEventListener("hashchange", () => {
+  restore();
+  show();
+});
+document.querySelector(".skip").addEventListener("click", (event) => {
+  event.preventDefault(); // the address holds the state
+  document.getElementById("summary").focus();
+});
 if (slider) slider.addEventListener("input", changed);
 if (every) every.addEventListener("change", changed);
 for (const box of boxes) box.addEventListener("change", changed);

@@ -61,7 +61,7 @@ class Page:
             "summary": "\n".join(_summary(one, self.look.sparsity) for one in summarise(self.contents.records)),
             "controls": self._controls(),
             "figures": drawn,
-            "tables": "\n".join(_table(table) for table in self.contents.tables if "overview" not in table.name),
+            "tables": "\n".join(_table(table) for table in self.contents.tables if table.name != "overview-unseen"),
             "paper": _published(self.contents.published),
             "reproduce": _reproduce(self.contents.origin),
             "data": _json({"sparsities": self.sparsities, "titles": self._titles, "charts": charts}),
@@ -114,9 +114,10 @@ def _json(values: Any) -> str:
 def _summary(summary: Summary, start: str) -> str:
     cards = "".join(f"<div><dt>{escape(card.label)}</dt><dd>{escape(card.value)}</dd></div>" for card in summary.cards)
     hidden = "" if summary.wished == start else " hidden"
-    heading = f"{summary.suite}, {sparsity_title(summary.wished)} sparse"
+    heading = f"{summary.suite}, {summary.series}, {sparsity_title(summary.wished)} sparse"
+    about = f'data-wished="{escape(summary.wished)}" data-series="{escape(summary.series)}"'
     return (
-        f'<div class="summary" data-wished="{escape(summary.wished)}"{hidden}><h3>{escape(heading)}</h3>'
+        f'<div class="summary" {about}{hidden}><h3>{escape(heading)}</h3>'
         f'<dl class="cards">{cards}</dl><p>{escape(summary.text)}</p></div>'
     )
 
@@ -159,7 +160,7 @@ def _table(table: Table, prefix: str = "table") -> str:
     rows = []
     for number, row in enumerate(table.rows):
         cells = [_cell(value, marks.get((number, place), 0)) for place, value in enumerate(row.cells)]
-        about = f' data-series="{escape(row.series)}" data-wished="{escape(row.wished or "")}"' if row.series else ""
+        about = f' data-series="{escape(row.series)}" data-wished="{escape(row.wished or "")}"'
         rows.append(f"<tr{about}>{''.join(cells)}</tr>")
     head = "".join(_heads(table))
     title = f"{prefix}-{table.name}"
@@ -195,7 +196,7 @@ def _key(value: Value) -> str:
     if isinstance(value, Mean | Difference):
         return f"{value.mean:.6f}"
     text = value or ""
-    if number := re.match(r"\(?([+-]?[\d.]+)", text):  # a share, or a number as others print it
+    if number := re.fullmatch(r"([+-]?\d+(?:\.\d+)?)(?: ?[%±(\[].*)?", text):  # a share, or a number as others print it
         return number[1]
     return text.strip("—–")
 

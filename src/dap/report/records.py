@@ -1,5 +1,6 @@
 """The numbers of finished runs as flat records: a model each, labelled by what distinguishes the runs."""
 
+from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -12,6 +13,8 @@ from dap.report.series import DENSE, name_series
 from dap.runs.folder import RESULT, SPEC, read_json, read_spec
 from dap.runs.opening import place_of
 from dap.specs import BestSpec, ModelSpec, PruneSpec, TrainSpec, folder_name
+from dap.studies import read_study
+from dap.studies.study import FILE
 
 # A trial of one and the same thing: these do not tell rows of a table apart.
 _TRIAL = {"seed", "targets", "threads", "watch_every"}
@@ -36,6 +39,7 @@ class Record:
     layers: Mapping[str, float] = field(default_factory=dict)  # sparsity
     series: str = ""  # its row in a table, its line in a chart
     dense: str = ""  # the series of the dense model that was pruned
+    expected: frozenset[tuple[str, ...]] = frozenset()  # what is unseen in turn, of a study also what is not done yet
 
 
 def read_records(folder: str | Path) -> list[Record]:
@@ -45,10 +49,14 @@ def read_records(folder: str | Path) -> list[Record]:
     if not places:
         raise DapError(f"there are no runs in {folder}: give the folder of a study or of a run")
     done = [place for place in places if (place / RESULT).is_file()]
-    trials = {name for place in done for name in _trials_of(place)}  # of a search: only the one that was chosen counts
+    # Of a search only the trial that is chosen counts.
+    trials = {name for place in places for name in _trials_of(place)}
     records = [record for place in done if place.name not in trials for record in _records(place)]
     titles = _suite_titles({record.suite for record in records})
-    records = [replace(record, suite=titles[record.suite]) for record in records]
+    expected = _expected(folder)
+    records = [
+        replace(record, suite=titles[record.suite], expected=frozenset(expected[record.suite])) for record in records
+    ]
     named = name_series([(record.method, record.options, record.suite) for record in records])
     return _once(
         replace(record, series=ours, dense=dense) for record, (ours, dense) in zip(records, named, strict=True)
@@ -70,6 +78,17 @@ def _suite_titles(suites: Collection[str]) -> dict[str, str]:
     """Of a folder or a file of one's own its name, unless others have it too."""
     names = {suite: suite if suite.startswith("hf:") else Path(suite).name for suite in suites}
     return {suite: name if list(names.values()).count(name) == 1 else suite for suite, name in names.items()}
+
+
+def _expected(folder: Path) -> dict[str, set[tuple[str, ...]]]:
+    """By suite, the unseen domains of all runs of a study."""
+    found: dict[str, set[tuple[str, ...]]] = defaultdict(set)
+    if (folder / FILE).is_file():
+        for spec in read_study(folder / FILE, folder).runs.values():
+            dense = spec.dense if isinstance(spec, PruneSpec) else spec
+            if isinstance(dense, TrainSpec | ModelSpec):
+                found[dense.suite].add(dense.targets)
+    return found
 
 
 def run_places(folder: Path) -> list[Path]:
@@ -112,6 +131,9 @@ def _record(
     row: Mapping[str, Any],
 ) -> Record:
     dense, trials = named
+    seed = options.get("prune", {}).get("seed", dense.train.seed)
+    if seed != dense.train.seed:  # several prunings of one dense model are no trials of each other
+        options = {**options, "prune_seed": seed}
     options = {**options, "dense": {**dense.canonical(), "trials": trials}}
     unseen = [scores["all"] for scores in row["targets"].values()]
     return Record(

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 LEVEL = 0.95  # of intervals
+ENOUGH = 6  # seeds; of fewer, intervals leave the truth out far too often
 _EXACT = 8  # values of which every resample is looked at: 6435
 _DRAWS = 20_000  # resamples of more
 
@@ -23,6 +24,7 @@ class Mean:
     spread: float | None  # the standard deviation; None of one seed
     seeds: int
     missing: int = 0  # seeds that lack an unseen domain, and are left out
+    remark: str = ""  # shown behind it
 
     @property
     def error(self) -> float | None:
@@ -57,8 +59,8 @@ def over_domains(trials: Mapping[int, Mapping[Any, float]], every: Collection[An
 def mean_of(values: Sequence[float], missing: int = 0) -> Mean | None:
     """None of no values: what is missing is no 0.
 
-    >>> mean_of([0.3, 0.7, 0.5])
-    Mean(mean=0.5, spread=0.2, seeds=3, missing=0)
+    >>> mean_of([0.25, 0.75, 0.5])
+    Mean(mean=0.5, spread=0.25, seeds=3, missing=0, remark='')
     """
     if not values:
         return None

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 
 from dap.methods import METHODS
 from dap.report.records import Record
-from dap.report.statistics import Difference, Mean, paired
-from dap.report.table import show, sparsity_title
-from dap.report.tables import Numbers, Side
+from dap.report.statistics import ENOUGH, Difference, Mean, paired
+from dap.report.table import points, show
+from dap.report.tables import Numbers, Side, in_order
 
 
 @dataclass(frozen=True)
@@ -18,33 +18,35 @@ class Card:
 
 @dataclass(frozen=True)
 class Summary:
-    """Of one suite at one sparsity."""
+    """Of one suite and one series at one sparsity."""
 
     suite: str
+    series: str
     wished: str
     text: str
     cards: tuple[Card, ...]
 
 
 def summarise(records: Sequence[Record]) -> list[Summary]:
-    """For every suite and sparsity, of DAP if it is there, else of the first method."""
+    """For every suite and sparsity, of DAP on every dense model, else of the first method."""
     found = []
+    records = in_order(records)
     for suite in dict.fromkeys(record.suite for record in records):
         ours = [record for record in records if record.suite == suite]
         for wished in sorted({record.wished for record in ours if record.wished}):
             sparse = [record for record in ours if record.wished == wished]
-            leads = [record for record in sparse if record.method == METHODS["dap"].title] or sparse
-            found.append(_summary(ours, suite, wished, leads[0].series))
+            leads = [record for record in sparse if record.method == METHODS["dap"].title] or sparse[:1]
+            found += [_summary(ours, suite, wished, series) for series in dict.fromkeys(one.series for one in leads)]
     return found
 
 
 def _summary(records: Sequence[Record], suite: str, wished: str, series: str) -> Summary:
     model = next(record for record in records if (record.series, record.wished) == (series, wished))
     cards = [Card(f"{100 * model.sparsity:.3g} %", "of the weights are cut")]
-    text = [f"{series} cuts {sparsity_title(wished)} of the weights"]
+    text = [f"{series} cuts {100 * model.sparsity:.3g} % of the weights"]
     if model.kept is not None and model.total:
         size = model.kept / model.total + 1 / 32  # the values that are kept, and a bit for each weight
-        cards.append(Card(f"{min(1, size):.2f} ×", "the size of the weights' file"))
+        cards.append(Card(f"{min(1, size):.2f} ×", "the bytes of the weights, stored sparse"))
         text[0] += f": {_count(model.kept)} of {_count(model.total)} remain"
     text[0] += "."
     sides: dict[Side, str] = {
@@ -54,17 +56,17 @@ def _summary(records: Sequence[Record], suite: str, wished: str, series: str) ->
     for side, title in sides.items():
         if side == "unseen" and model.unseen is None:
             continue
-        numbers = Numbers(records, side)
+        numbers = Numbers([one for one in records if side == "validation" or one.unseen is not None], side)
         difference = paired(numbers.seeds(suite, series, wished), numbers.seeds(suite, model.dense, None))
         text.append(
             _sentence(title, numbers.mean(suite, series, wished), numbers.mean(suite, model.dense, None), difference)
         )
         if difference is not None:
             label = "points on unseen domains" if side == "unseen" else "points on source domains"
-            cards.append(Card(f"{100 * difference.mean:+.1f}".replace("-", "−"), label))
+            cards.append(Card(points(difference.mean), label))
         if side == "unseen" and (other := _next_best(numbers, suite, series, wished)):
             text.append(other)
-    return Summary(suite, wished, " ".join(text), tuple(cards))
+    return Summary(suite, series, wished, " ".join(text), tuple(cards))
 
 
 def _sentence(title: str, ours: Mean | None, dense: Mean | None, difference: Difference | None) -> str:
@@ -72,16 +74,18 @@ def _sentence(title: str, ours: Mean | None, dense: Mean | None, difference: Dif
         return f"On {title} no seed has every unseen domain yet."
     if dense is None or difference is None:
         return f"On {title} it is right {show(ours)} % of the time; there is no dense model to compare with."
-    verdict = "no clear difference"
-    if difference.sure:
-        verdict = "a gain" if difference.mean > 0 else "a loss"
     confidence = "one seed, so how sure this is cannot be said"
     if difference.low is not None and difference.high is not None:
-        interval = f"{100 * difference.low:+.1f} to {100 * difference.high:+.1f}"
-        confidence = f"95 % interval {interval}, {difference.seeds} seeds: {verdict}"
+        interval = f"{points(difference.low)} to {points(difference.high)}"
+        confidence = f"{difference.seeds} seeds, from {interval}: too few to be sure"
+        if difference.seeds >= ENOUGH:
+            verdict = "no clear difference"
+            if difference.sure:
+                verdict = "a gain" if difference.mean > 0 else "a loss"
+            confidence = f"95 % interval {interval}, {difference.seeds} seeds: {verdict}"
     return (
         f"On {title} it is right {show(ours)} % of the time, the dense model {show(dense)} %: "
-        f"{100 * difference.mean:+.1f} points ({confidence})."
+        f"{points(difference.mean)} points ({confidence})."
     )
 
 
@@ -95,7 +99,7 @@ def _next_best(numbers: Numbers, suite: str, series: str, wished: str) -> str | 
     if not others:
         return None
     best = max(others, key=lambda name: others[name].mean)
-    return f"The best of {len(others)} others at this sparsity, {best}, is at {show(others[best])} %."
+    return f"The best there of {len(others)} others at this sparsity, {best}, is at {show(others[best])} %."
 
 
 def _count(weights: int) -> str:

@@ -71,13 +71,14 @@ class Table:
         return "\n".join(lines)
 
     def latex(self) -> str:
-        """With booktabs."""
+        """With booktabs and graphicx; no wider than the text."""
         form = "".join("l" if self.is_text(place) else "c" for place in range(len(self.columns)))
         lines = [
             r"\begin{table}",
             r"\centering",
             rf"\caption{{{escape(f'{self.title}. {self.note}')}}}",
             rf"\label{{tab:{self.name}}}",
+            r"\resizebox{\ifdim\width>\linewidth\linewidth\else\width\fi}{!}{%",
             rf"\begin{{tabular}}{{{form}}}",
             r"\toprule",
             *self._latex_groups(),
@@ -94,14 +95,18 @@ class Table:
                 command = {1: "textbf", 2: "underline"}.get(marks.get((number, place), 0))
                 cells.append(rf"\{command}{{{text}}}" if command else text)
             lines.append(" & ".join(cells) + r" \\")
-        return "\n".join([*lines, r"\bottomrule", r"\end{tabular}", r"\end{table}", ""])
+        return "\n".join([*lines, r"\bottomrule", r"\end{tabular}}", r"\end{table}", ""])
 
     def csv(self) -> str:
         """Numbers as they are, with their spread, interval and number of seeds in columns of their own."""
         text = io.StringIO()
         writer = csv.writer(text, lineterminator="\n")
         kinds = [self._kind(place) for place in range(len(self.columns))]
-        parts = {Mean: ("", " std", " seeds"), Difference: ("", " low", " high", " seeds"), str: ("",)}
+        parts = {
+            Mean: ("", " std", " stderr", " seeds", " remark"),
+            Difference: ("", " low", " high", " seeds"),
+            str: ("",),
+        }
         writer.writerow(
             f"{_heading(column)}{part}"
             for column, kind in zip(self.columns, kinds, strict=True)
@@ -110,11 +115,10 @@ class Table:
         for row in self.rows:
             cells = []
             for value, kind in zip(row.cells, kinds, strict=True):
-                cells += (
-                    _numbers(value)
-                    if isinstance(value, Mean | Difference)
-                    else [value] + [None] * (len(parts[kind]) - 1)
-                )
+                if isinstance(value, Mean | Difference):
+                    cells += _numbers(value)
+                else:  # a dash among numbers is none
+                    cells += [value if kind is str else None] + [None] * (len(parts[kind]) - 1)
             writer.writerow(cells)
         return text.getvalue()
 
@@ -146,11 +150,20 @@ def show(value: Value) -> str:
     if isinstance(value, str):
         return value
     if isinstance(value, Mean):
-        return f"{100 * value.mean:.1f}" + ("" if value.spread is None else f" ± {100 * value.spread:.1f}")
-    shown = f"{100 * value.mean:+.1f}"
+        spread = "" if value.spread is None else f" ± {100 * value.spread:.1f}"
+        return f"{100 * value.mean:.1f}{spread}" + (f" {value.remark}" if value.remark else "")
     if value.low is None or value.high is None:
-        return shown
-    return f"{shown} [{100 * value.low:+.1f}, {100 * value.high:+.1f}]"
+        return points(value.mean)
+    return f"{points(value.mean)} [{points(value.low)}, {points(value.high)}]"
+
+
+def points(difference: float) -> str:
+    """In percent, with its sign.
+
+    >>> points(-0.021)
+    '−2.1'
+    """
+    return f"{100 * difference:+.1f}".replace("-", "−")
 
 
 def file_name(*parts: str) -> str:
@@ -174,9 +187,9 @@ def _heading(column: Column) -> str:
     return f"{column.group}: {column.title}" if column.group else column.title
 
 
-def _numbers(value: Mean | Difference) -> list[float | int | None]:
+def _numbers(value: Mean | Difference) -> list[float | int | str | None]:
     if isinstance(value, Mean):
-        return [value.mean, value.spread, value.seeds]
+        return [value.mean, value.spread, value.error, value.seeds, value.remark]
     return [value.mean, value.low, value.high, value.seeds]
 
 
@@ -194,4 +207,4 @@ def escape(text: str) -> str:
     >>> escape("a_b ± 1 %")
     'a\\_b $\\pm$ 1 \\%'
     """
-    return "".join(_LATEX.get(letter, letter) for letter in text)
+    return "".join(_LATEX.get(letter, letter if letter.isascii() else "?") for letter in text)

@@ -2,6 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from statistics import fmean
 from typing import Any, Literal, TypeVar
 
@@ -20,6 +21,10 @@ Seeds = dict[int, float]  # by seed, the mean over unseen domains, of seeds that
 DASH = "—"  # where nothing can be
 SELECTED = "selected"  # in place of a sparsity: the one that is best on the sources' held-out images
 _SIDES = {"unseen": "the unseen domain", "validation": "the sources' held-out images"}
+_DIFFERENCE = (
+    "Δ: less the dense model with the same seed; in brackets a 95 % bootstrap interval over seeds, which of few seeds "
+    "is their range, and too narrow."
+)
 _OVER_SEEDS = "Accuracy in %; ± is the standard deviation over seeds"
 
 
@@ -38,7 +43,7 @@ class Numbers:
         for record in self.records:
             value = record.unseen if side == "unseen" else record.validation
             assert value is not None
-            self.targets[record.suite].add(record.targets)
+            self.targets[record.suite] |= {record.targets, *record.expected}
             self.values[record.suite, record.series, record.wished][record.seed][record.targets] = value
 
     @property
@@ -85,7 +90,7 @@ def overview(records: Sequence[Record], side: Side = "unseen") -> Table:
             cells = tuple(numbers.mean(suite, series, wished) for wished in columns)
             if any(numbers.values.get((suite, series, wished)) for wished in columns):
                 rows.append(Row((*[suite] * (len(numbers.suites) > 1), series, *cells), series))
-    heads = [Column("suite")] * (len(numbers.suites) > 1) + [Column("")]
+    heads = [Column("suite")] * (len(numbers.suites) > 1) + [Column("method")]
     shown = [Column("dense" if wished is None else sparsity_title(wished), marked=True) for wished in columns]
     title = f"Accuracy on {_SIDES[side]}, by sparsity"
     return Table(f"overview-{side}", title, _note(numbers), (*heads, *shown), tuple(rows))
@@ -96,7 +101,8 @@ def _note(numbers: Numbers) -> str:
     counts = sorted({cell.seeds for cell in cells if cell is not None})
     seeds = "–".join(map(str, dict.fromkeys([counts[0], counts[-1]]))) if counts else "0"
     unseen = ", ".join("+".join(names) for suite in numbers.suites for names in sorted(numbers.targets[suite]))
-    note = f"{_OVER_SEEDS} ({seeds}) of the mean over unseen domains ({unseen})."
+    over = "unseen domains" if numbers.side == "unseen" else "source domains, then over which domain is unseen"
+    note = f"{_OVER_SEEDS} ({seeds}) of the mean over {over} ({unseen})."
     if left_out := sum(cell.missing for cell in cells if cell is not None):
         note += f" {left_out} times a seed was left out that lacks an unseen domain."
     return note
@@ -130,7 +136,8 @@ def domains(records: Sequence[Record], suite: str) -> Table:
         rows += _selected(numbers, suite, series, targets)
     names = ["+".join(target) for target in targets]
     columns = (Column("method"), Column("sparsity"), *(Column(name, marked=True) for name in [*names, "average"]))
-    note = f"{_note(numbers)} Selected: of the sparsities, the best on the sources' held-out images, seed by seed."
+    selected = "Selected: the best sparsity on the sources' held-out images, seed by seed; its mean in brackets."
+    note = f"{_note(numbers)} {selected}"
     return Table(file_name("domains", suite), f"{suite}: each unseen domain", note, columns, tuple(rows))
 
 
@@ -142,29 +149,26 @@ def _selected(numbers: Numbers, suite: str, series: str, targets: Sequence[tuple
         return []
     for record in sorted(candidates, key=lambda record: (record.validation, record.sparsity)):
         best[record.targets][record.seed] = record
-    cells = [mean_of([_unseen(record) for record in best[target].values()]) for target in targets]
-    sparsities = [_mean_share(best[target].values()) for target in targets]
     whole = [
         [best[target][seed] for target in targets]
         for seed in sorted({seed for found in best.values() for seed in found})
         if all(seed in best[target] for target in targets)
     ]
-    average = mean_of([fmean(map(_unseen, found)) for found in whole])
-    everything = _mean_share([record for found in whole for record in found])
-    return [
-        Row((series, SELECTED, *cells, average), series),
-        Row((series, "(its sparsity)", *sparsities, everything), series),
-    ]
+    cells = [_with_share([[record] for record in best[target].values()]) for target in targets]
+    return [Row((series, SELECTED, *cells, _with_share(whole)), series)]
+
+
+def _with_share(trials: Sequence[Sequence[Record]]) -> Mean | None:
+    """The mean over trials of the mean over their records; and the mean sparsity, in brackets."""
+    found = mean_of([fmean(map(_unseen, trial)) for trial in trials])
+    if found is None:
+        return None
+    return replace(found, remark=f"({100 * fmean(record.sparsity for trial in trials for record in trial):.0f} %)")
 
 
 def _unseen(record: Record) -> float:
     assert record.unseen is not None
     return record.unseen
-
-
-def _mean_share(records: Iterable[Record]) -> str | None:
-    shares = [record.sparsity for record in records]
-    return f"({100 * fmean(shares):.0f} %)" if shares else None
 
 
 def plug_and_play(records: Sequence[Record]) -> Table | None:
@@ -202,7 +206,7 @@ def _against_dense(records: Sequence[Record], wanted: Callable[[Record], bool], 
     columns = [Column("method"), Column("sparsity")]
     for suite in numbers.suites:
         columns += [Column("accuracy", suite, marked=True), Column("Δ", suite)]
-    note = f"{_note(numbers)} Δ: less the dense model with the same seed, with a 95 % bootstrap interval over seeds."
+    note = f"{_note(numbers)} {_DIFFERENCE}"
     return Table(name, title, note, tuple(columns), tuple(rows))
 
 
@@ -231,10 +235,14 @@ def _robustness(findings: Sequence[Finding], name: str, title: str, what: str) -
         case, severity, series, wished, unseen = key
         by_case.setdefault((case, severity), {}).setdefault((series, wished), {})[unseen] = trials
     models = dict.fromkeys((finding.series, finding.wished, finding.dense) for finding in findings if finding.wished)
+    pruned = {dense for _, _, dense in models}
+    alone = (finding for finding in findings if not finding.wished and finding.series not in pruned)
+    models |= dict.fromkeys((finding.series, None, finding.series) for finding in alone)
     rows = []
     for (case, severity), found in by_case.items():
         for series, wished, dense in models:
-            ours, theirs = found.get((series, wished), {}), found.get((dense, None), {})
+            ours = found.get((series, wished), {}) if wished else {}
+            theirs = found.get((dense, None), {})
             cells: list[Any] = []
             for side in (False, True):
                 cells += [mean_of(list(sides.get(side, {}).values())) for sides in (theirs, ours)]
@@ -245,7 +253,9 @@ def _robustness(findings: Sequence[Finding], name: str, title: str, what: str) -
     columns = [Column(what), Column("severity"), Column("method"), Column("sparsity")]
     for side in ("sources", "unseen"):
         columns += [Column("dense", side), Column("sparse", side), Column("Δ", side)]
-    note = f"{_OVER_SEEDS}. Δ: sparse less dense with the same seed, with a 95 % bootstrap interval."
+    images = findings[0].images
+    shown = "All images" if images is None else f"At most {images} images"
+    note = f"{shown} of each domain. {_OVER_SEEDS}. {_DIFFERENCE}"
     return Table(name, title, note, tuple(columns), tuple(rows))
 
 
@@ -265,12 +275,14 @@ def _share(wished: str | None) -> str:
 
 def all_tables(records: Sequence[Record], findings: Sequence[Finding] = ()) -> list[Table]:
     """Every table that the records have numbers for."""
-    if any(record.unseen is None for record in records):
-        return [overview(records, "validation")]
+    unseen = [record for record in records if record.unseen is not None]  # others have no unseen domain
     names = list(dict.fromkeys(record.suite for record in records))
-    made: list[Table | None] = [overview(records), overview(records, "validation"), suites(records)]
-    made += [domains(records, suite) for suite in names]
-    made += [plug_and_play(records), pruning(records)]
+    made: list[Table | None] = [overview(unseen)] if unseen else []
+    made.append(overview(records, "validation"))
+    if unseen:
+        made.append(suites(unseen))
+        made += [domains(unseen, suite) for suite in names if any(record.suite == suite for record in unseen)]
+        made += [plug_and_play(unseen), pruning(unseen)]
     made += [attacks(findings, suite) for suite in names]
     made += [corruptions(findings, suite) for suite in names]
     return [table for table in made if table is not None]

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from dap.files import write_atomic
-from dap.report.charts import write_figures
+from dap.report.charts import charts_are_here, write_figures
 from dap.report.figures import all_figures
 from dap.report.findings import read_findings
 from dap.report.origin import origin_of
@@ -42,6 +42,8 @@ def write_files(contents: Contents, folder: Path) -> list[str]:
         for ending, text in {"md": f"{table.markdown()}\n", "tex": table.latex(), "csv": table.csv()}.items():
             write_atomic(folder / f"{table.name}.{ending}", text.encode())
             files.append(f"{table.name}.{ending}")
+    if not charts_are_here():
+        return files
     look = look_of(contents.records)
     return files + write_figures(all_figures(contents.records, contents.findings, look), look, folder)
 

@@ -34,6 +34,7 @@ def report_runs(
     from json import dumps
 
     from dap.report import overview
+    from dap.report.charts import charts_are_here
     from dap.report.writing import PAGE, read_contents, watch_page, write_files, write_page
 
     folder = _folder(runs)
@@ -43,12 +44,14 @@ def report_runs(
             if not json:
                 print(f"{status} {page}", flush=True)
     contents = read_contents(folder, with_paper, overlaps)
-    write_page(contents, page)
+    drawn = charts_are_here()  # without, there are tables all the same
+    if drawn:
+        write_page(contents, page)
     written = write_files(contents, Path(files)) if files else []
     records = contents.records
     if json:
         shown = {"records": [asdict(one) for one in records], "tables": [asdict(one) for one in contents.tables]}
-        print(dumps({**shown, "page": str(page), "files": written}))
+        print(dumps({**shown, "page": str(page) if drawn else None, "files": written}))
         return 0
     sides = ("unseen", "validation") if all(record.unseen is not None for record in records) else ("validation",)
     for side in sides:
@@ -56,7 +59,7 @@ def report_runs(
         print(f"{table.title}\n{table.note}\n\n{table.markdown()}\n")
     if files:
         print(f"{len(written)} tables and figures are in {files}")
-    print(f"the page is {page}")
+    print(f"the page is {page}" if drawn else "the page and figures need altair: pip install 'dap[report]'")
     return 0
 
 
@@ -65,5 +68,6 @@ def _folder(runs: str) -> Path:
     if path.suffix in (".yaml", ".yml") and path.is_file():
         from dap.studies import read_study
 
-        return read_study(path).folder
+        folder = read_study(path).folder
+        return folder if folder.is_dir() else path.parent  # where its runs are, or it is the copy beside them
     return path
