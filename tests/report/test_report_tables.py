@@ -88,7 +88,7 @@ def shares(table):
 
 
 def test_what_a_study_has_not_done_yet_is_missing_too():
-    expected = frozenset({("a",), ("b",)})
+    expected = (("a",), ("b",))
     records = [replace(one, expected=expected) for one in (dense(0.5), record(0.4))]
     assert all(cell is None for row in overview(records).rows for cell in row.cells[1:])
     (titles,) = [[one.title for one in domains(records, "digits").columns]]

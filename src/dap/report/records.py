@@ -39,7 +39,7 @@ class Record:
     layers: Mapping[str, float] = field(default_factory=dict)  # sparsity
     series: str = ""  # its row in a table, its line in a chart
     dense: str = ""  # the series of the dense model that was pruned
-    expected: frozenset[tuple[str, ...]] = frozenset()  # what is unseen in turn, of a study also what is not done yet
+    expected: tuple[tuple[str, ...], ...] = ()  # what is unseen in turn, of a study also what is not done yet
 
 
 def read_records(folder: str | Path) -> list[Record]:
@@ -55,7 +55,8 @@ def read_records(folder: str | Path) -> list[Record]:
     titles = _suite_titles({record.suite for record in records})
     expected = _expected(folder)
     records = [
-        replace(record, suite=titles[record.suite], expected=frozenset(expected[record.suite])) for record in records
+        replace(record, suite=titles[record.suite], expected=tuple(sorted(expected[record.suite])))
+        for record in records
     ]
     named = name_series([(record.method, record.options, record.suite) for record in records])
     return _once(
