@@ -23,7 +23,7 @@ def all_figures(records: Sequence[Record], findings: Findings, look: Look) -> li
         alpha(records, look),
         robustness(findings, look, "attacks"),
         robustness(findings, look, "corruptions"),
-        logits(findings.histograms, look),
+        logits(findings.histograms),
         layers(records, look),
     ]
     return [figure for figure in made if figure is not None and figure.panels]
@@ -129,7 +129,7 @@ def _robustness_rows(findings: Sequence[Finding]) -> Iterator[dict[str, Any]]:
             yield about | band
 
 
-def logits(histograms: Sequence[Histogram], look: Look) -> Figure:
+def logits(histograms: Sequence[Histogram]) -> Figure:
     """One for every series and suite: that of the first seed and unseen domain."""
     panels = {}
     for found in sorted(histograms, key=lambda one: (one.record.seed, one.record.targets)):
