@@ -201,6 +201,7 @@ class TrainConfig:
     freeze_norms: bool = True  # keep their statistics, as is usual for pretrained networks; not from scratch
     check_every: int = UNSET  # steps between evaluations, which come after step 1, 301, …, and the last
     swad: SwadConfig | None = None  # average the weights
+    patience: int | None = None  # evaluations without a better one, after which training ends; None: all steps
     seed: int = 0
 
     def resolved(self, suite: str | None = None, objective: str = "erm") -> Self:
@@ -232,6 +233,8 @@ class TrainConfig:
             raise DapError(f"weight_decay is {self.weight_decay}; it must be at least 0")
         if self.schedule not in ("constant", "cosine"):
             raise DapError(f"schedule is {self.schedule!r}; choose constant or cosine")
+        if self.patience is not None and (self.patience < 1 or self.swad is not None):
+            raise DapError(f"patience is {self.patience}; it must be at least 1, and SWAD has its own")
         if self.swad is not None and not 1 <= self.swad.converge <= self.swad.patience:
             raise DapError("swad.converge must be at least 1 and at most swad.patience")
 
@@ -252,7 +255,7 @@ class FinetuneConfig:
         rate = dense.learning_rate if self.learning_rate is UNSET else self.learning_rate
         every = dense.check_every if self.check_every is UNSET else self.check_every
         # One checkpoint is chosen, not an average: SWAD's valley needs thousands of steps.
-        return replace(dense, steps=self.steps, learning_rate=rate, check_every=every, swad=None)
+        return replace(dense, steps=self.steps, learning_rate=rate, check_every=every, swad=None, patience=None)
 
 
 def _tuples(cls: type, values: dict[str, Any]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Files that are whole or not there."""
+"""Files that are whole or not there, and names that hold on every machine."""
 
 import os
 import re
@@ -6,6 +6,21 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+
+from dap.errors import DapError
+
+
+def expanded(path: str | Path) -> Path:
+    """With ~ and $NAME replaced: a specification that says $DAP_SHARED/data is the same on every machine.
+
+    >>> os.environ["IMAGES"] = "/somewhere"
+    >>> expanded("$IMAGES/PACS").as_posix()
+    '/somewhere/PACS'
+    """
+    whole = os.path.expandvars(os.path.expanduser(path))
+    if (absent := re.search(r"\$\{?(\w+)", whole)) and not os.path.exists(whole):
+        raise DapError(f"{path} speaks of {absent[1]}, which the environment does not have: export {absent[1]}=…")
+    return Path(whole)
 
 
 @contextmanager

@@ -169,7 +169,13 @@ class _Training:
 
     @property
     def finished(self) -> bool:
-        return self.trainer.finished
+        return self.trainer.finished or self._has_stopped_improving()
+
+    def _has_stopped_improving(self) -> bool:
+        patience, scores = self.trainer.config.patience, self.dense.scores
+        if patience is None or not scores:
+            return False
+        return len(scores) - 1 - scores.index(training_domain_validation(scores)) >= patience
 
     def fingerprint(self) -> int:
         state = [*self.trainer.model.state_dict().values(), *self.trainer.objective.state_dict().values()]
@@ -286,6 +292,8 @@ def _check(
         raise DapError("there are no source domains: give at least one")
     if checkpoint_every < 1:
         raise DapError(f"checkpoint_every is {checkpoint_every}; it must be at least 1")
+    if config.patience is not None and not validation:
+        raise DapError("patience is about the validation: give held-out images of the source domains")
     if config.swad is not None and not validation:
         raise DapError("SWAD watches the validation loss: give held-out images of the source domains")
     check_held_out(validation)

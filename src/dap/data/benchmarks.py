@@ -1,6 +1,9 @@
 """The public benchmarks: where their images lie below a root, and how many there are."""
 
 from dataclasses import dataclass
+from pathlib import Path
+
+from dap.files import expanded
 
 DOMAINBED = "DomainBed's domainbed/scripts/download.py fetches it"
 
@@ -13,6 +16,9 @@ class Benchmark:
     home: str  # where to get it
     # As published, where DomainBed leaves duplicates out: the whole suite is accepted too.
     uncleaned: dict[str, int] | None = None
+
+    def place(self, root: str | Path | None) -> Path:
+        return expanded(root or "data") / str(self.folder)
 
 
 SUITES = {

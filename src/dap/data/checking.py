@@ -63,7 +63,7 @@ def _contents(what: str | Path, root: str | Path | None) -> Contents:
     benchmark = SUITES.get(str(what))
     if benchmark is None:
         return list_suite(what, root)
-    folder = Path(root or "data") / str(benchmark.folder)
+    folder = benchmark.place(root)
     present = [domain for domain in benchmark.images if (folder / domain).is_dir()]
     return list_folder(folder, str(what), present) if present else Contents(str(what), (), {})
 
@@ -82,7 +82,7 @@ def _compare(check: Check, what: str, root: str | Path | None) -> None:
     if check.classes != benchmark.classes:
         check.problems.append(f"there are {check.classes} classes, not {benchmark.classes}")
     if check.problems:
-        folder = Path(root or "data") / str(benchmark.folder)
+        folder = benchmark.place(root)
         check.problems.append(f"{what} belongs in {folder}; get it from: {benchmark.home}")
     check.domains = dict(sorted(check.domains.items()))
 

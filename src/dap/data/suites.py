@@ -20,6 +20,7 @@ from dap.data.images import Images, Store
 from dap.data.listing import Contents, Listing, some
 from dap.data.tables import list_table
 from dap.errors import DapError
+from dap.files import expanded
 
 
 @dataclass(frozen=True)
@@ -73,7 +74,7 @@ def list_suite(what: str | Path, root: str | Path | None = None) -> Contents:
     name, path = str(what), Path(what)
     if name in SUITES:
         benchmark = SUITES[name]
-        folder = Path(root or "data") / str(benchmark.folder)
+        folder = benchmark.place(root)
         if absent := [domain for domain in benchmark.images if not (folder / domain).is_dir()]:
             where = f"give its parent folder as root ({benchmark.home})"
             raise DapError(f"no {some(absent)} of {name} in {folder}: {where}")
@@ -81,7 +82,7 @@ def list_suite(what: str | Path, root: str | Path | None = None) -> Contents:
     elif name.startswith("hf:"):
         return list_hub(name.removeprefix("hf:"))
     elif path.suffix in (".csv", ".parquet"):
-        return list_table(path, Path(root) if root else None)
+        return list_table(path, expanded(root) if root else None)
     elif path.is_dir():
         folder, contents = path, list_folder(path)
     else:

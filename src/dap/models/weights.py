@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from dap.errors import DapError
+from dap.files import expanded
 from dap.models.classifier import Classifier
 
 _WRAPPERS = ("state_dict", "model_dict", "model")
@@ -61,6 +62,7 @@ def load_weights(model: Classifier, path: str | Path) -> LoadReport:
 
 def read_weights(path: Path) -> dict[str, Tensor]:
     """The tensors of a `.safetensors` file or a checkpoint of `torch.save`."""
+    path = expanded(path)
     if not path.is_file():
         raise DapError(f"no weights at {path}: give a .safetensors or .pth file")
     if path.suffix == ".safetensors":

@@ -12,6 +12,7 @@ from dap.masks import Masks
 from dap.report.records import Record
 from dap.report.statistics import mean_of
 from dap.report.table import Column, Row, Table, sparsity_title
+from dap.report.tables import in_order
 from dap.runs.pruning import masks_file
 
 BETWEEN = {"series": "methods", "seed": "seeds", "targets": "unseen domains"}
@@ -45,7 +46,7 @@ def read_overlaps(folder: str | Path, records: Sequence[Record], only: str | Non
         return Masks.load(file) if file.is_file() else None
 
     found = []
-    for one, other in combinations([record for record in records if record.wished], 2):
+    for one, other in combinations(in_order(record for record in records if record.wished), 2):
         between = _between(one, other)
         if between is None or (only is not None and only not in (one.run, other.run)):
             continue
