@@ -23,7 +23,7 @@ from dap.runs import PruneSpec, TrainSpec, prune_dense, train_dense
 
 # How each row of the table differs from the method's own way.
 ROWS = {
-    **{name: {"method": name} for name in METHODS},
+    **{name: {"method": name} for name, method in METHODS.items() if not method.whole},
     "dap ranking": {"method": "dap", "allocation": "global"},
     "magnitude per layer": {"method": "magnitude", "allocation": "per_layer"},
     "magnitude fine-tuned": {"method": "magnitude", "finetuned": True},

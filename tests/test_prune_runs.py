@@ -32,20 +32,22 @@ def dense(tmp_path_factory):
 def spec_of(dense, method: str, **options) -> PruneSpec:
     config = PruneConfig(steps=3, target_sparsity=0.6, batch_size=4)
     tuning = FinetuneConfig(steps=2)
-    return PruneSpec(str(dense), method, (0.3, 0.5), batches=2, prune=config, finetune=tuning, **options)
+    sparsities = None if METHODS[method].whole else (0.3, 0.5)
+    return PruneSpec(str(dense), method, sparsities, batches=2, prune=config, finetune=tuning, **options)
 
 
 @pytest.mark.parametrize("method", METHODS)
 def test_results_do_not_tell_methods_apart(method, dense, tmp_path):
     result = prune_dense(spec_of(dense, method), tmp_path / "run")
     assert set(result) == {"spec", "method", "title", "dense", "sparse"}
-    assert list(result["sparse"]) == ["0.3", "0.5"]
-    row = result["sparse"]["0.5"]
+    wished = "0.0" if METHODS[method].whole else "0.5"
+    assert list(result["sparse"]) == (["0.0"] if METHODS[method].whole else ["0.3", "0.5"])
+    row = result["sparse"][wished]
     assert set(row["validation"]) == {"outline", "plain", "textured"}
     assert set(row["targets"]["rotated"]) == {"80 %", "20 %", "all"}
 
-    model, masks, card = load_pruned(tmp_path / "run", 0.5)
-    assert masks.sparsity == row["sparsity"] == pytest.approx(0.5, abs=0.05)
+    model, masks, card = load_pruned(tmp_path / "run", wished)
+    assert masks.sparsity == row["sparsity"] == pytest.approx(float(wished), abs=0.05)
     assert card.notes["targets"] == ["rotated"]
     assert all(model.get_parameter(name)[~mask].eq(0).all() for name, mask in masks.items())
     unseen = load_suite("digits").domains["rotated"]

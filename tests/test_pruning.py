@@ -19,7 +19,7 @@ def data(**options) -> Calibration:
     return Calibration(SOURCES, **{"batches": 2, "batch_size": 6, **options})
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", [name for name, method in METHODS.items() if not method.whole])
 def test_every_method_gives_the_same_kind_of_thing(method):
     model = make_model("convolutional")
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
@@ -38,6 +38,14 @@ def test_every_method_gives_the_same_kind_of_thing(method):
         assert pruned.moved is (method in ("movement", "ior", "dss"))
     if METHODS[method].allocation in ("global", "per_layer"):
         assert [pruned.masks.sparsity for pruned in found] == pytest.approx([0.2, 0.5], abs=1e-3)
+
+
+def test_the_control_cuts_nothing_and_trains_on():
+    model = make_model("convolutional")
+    (found,) = prune(model, data(), "control", config=CONFIG, train=TrainConfig(learning_rate=1e-2))
+    assert (found.wished, found.masks.sparsity, found.moved) == ("0.0", 0.0, True)
+    with pytest.raises(DapError, match="control cuts nothing: leave sparsities out"):
+        prune(model, data(), "control", [0.5])
 
 
 def test_any_method_can_be_fine_tuned_and_any_left_as_it_is():
@@ -105,7 +113,7 @@ def test_what_is_there_is_not_made_again():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"method": "luck"}, "there is no method 'luck'; choose one of random, magnitude"),
+        ({"method": "luck"}, "there is no method 'luck'; choose one of control, random"),
         ({"method": "taylor", "allocation": "path"}, "there is no allocation 'path' for taylor; choose one of global"),
         ({"method": "dap", "allocation": "x"}, "choose one of global, per_layer, erk, .*, N:M, path"),
         ({"method": "ior", "allocation": "erk"}, "ior scores whole channels: choose allocation channels or global_"),

@@ -109,6 +109,27 @@ def test_the_best_on_source_validation_is_kept_and_the_target_has_no_say():
     assert not same(weights_of(dense), weights_of(last))
 
 
+def test_training_ends_when_validation_has_stopped_improving(tmp_path):
+    options = {"steps": 200, "check_every": 2, "validation": OTHERS}
+    whole, patient = trained(**options), trained(patience=3, **options)
+    means = [score.mean_accuracy for score in whole.scores]
+    ends = next(at for at in range(len(means)) if at - means.index(max(means[: at + 1])) == 3)
+    assert len(patient.losses) == 1 + 2 * ends < 200
+    assert patient.losses == whole.losses[: 1 + 2 * ends]
+    assert patient.selected == 1 + 2 * (ends - 3)
+    with pytest.raises(OSError, match="lamp"):
+        trained(patience=3, checkpoint=tmp_path / "run", on_step=_lamp_goes_out, **options)
+    resumed = trained(patience=3, checkpoint=tmp_path / "run", **options)
+    assert (resumed.losses, resumed.selected) == (patient.losses, patient.selected)
+    again = trained(patience=3, checkpoint=tmp_path / "run", **options)  # nothing is left to do
+    assert same(weights_of(again), weights_of(patient))
+
+
+def _lamp_goes_out(stats):
+    if stats.step == 5:
+        raise OSError("the lamp went out")
+
+
 def test_swad_stops_when_its_valley_is_over():
     steep = {"a": TensorDataset(*make_batches(size=30, seed=9)["domain 0"])}  # soon overfitted
     dense = trained(steps=400, validation=steep, check_every=2, swad=dap.SwadConfig(tolerance=0.02), learning_rate=3e-2)
@@ -159,6 +180,8 @@ def test_a_loss_that_runs_away_is_named_and_nothing_is_lost(tmp_path):
         ({"learning_rate": 0.0}, "learning_rate is 0.0; it must be above 0"),
         ({"weight_decay": -1.0}, "weight_decay is -1.0"),
         ({"schedule": "linear"}, "schedule is 'linear'; choose constant or cosine"),
+        ({"patience": 0, "validation": OTHERS}, "patience is 0; it must be at least 1"),
+        ({"patience": 2}, "patience is about the validation: give held-out images"),
         ({"swad": dap.SwadConfig()}, "SWAD watches the validation loss: give held-out images"),
         ({"swad": dap.SwadConfig(converge=7), "validation": OTHERS}, "swad.converge must be"),
     ],

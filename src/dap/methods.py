@@ -14,9 +14,15 @@ class Method:
     finetuned: bool = False  # it is defined with fine-tuning
     learns: bool = False  # masks, by mask learning
     looks: bool = False  # at a number of batches
+    whole: bool = False  # it cuts nothing
+
+    @property
+    def sparsities(self) -> tuple[float, ...]:
+        return (0.0,) if self.whole else SPARSITIES
 
 
 METHODS: dict[str, Method] = {
+    "control": Method("Dense, trained on", finetuned=True, whole=True),
     "random": Method("Random"),
     "magnitude": Method("Magnitude"),
     "taylor": Method("Taylor", looks=True),

@@ -18,7 +18,7 @@ from dap.criteria import CHANNEL_LEVEL, CRITERIA, Calibration, News, Scores
 from dap.errors import DapError
 from dap.masking import bake, every_weight, maskable_weights
 from dap.masks import Masks
-from dap.methods import METHODS, SPARSITIES
+from dap.methods import METHODS
 from dap.observation import order_of_use
 from dap.sources import Source
 from dap.trainer import TrainStats
@@ -173,9 +173,11 @@ def _cuts(method: str, allocation: str, sparsities: Sequence[float] | None) -> d
         if allocation not in ALLOCATIONS and not (allocation == "path" == METHODS[method].allocation):
             known = [*ALLOCATIONS, "N:M", *(["path"] if METHODS[method].allocation == "path" else [])]
             raise DapError(f"there is no allocation {allocation!r} for {method}; choose one of {', '.join(known)}")
-        sparsities = SPARSITIES if sparsities is None else sparsities
+        if METHODS[method].whole and sparsities is not None:
+            raise DapError(f"{method} cuts nothing: leave sparsities out")
+        sparsities = METHODS[method].sparsities if sparsities is None else sparsities
         for sparsity in sparsities:
-            if not 0 < sparsity < 1:
+            if not (0 < sparsity < 1 or METHODS[method].whole):
                 raise DapError(f"sparsity is {sparsity}; it is a share between 0 and 1, both excluded")
         allocate = ALLOCATIONS.get(allocation, ALLOCATIONS["global"])
         cuts = {str(float(sparsity)): partial(allocate, sparsity=sparsity) for sparsity in sparsities}

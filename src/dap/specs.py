@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from dap.config import UNSET, FinetuneConfig, PruneConfig, TrainConfig
 from dap.errors import DapError
-from dap.methods import METHODS, SPARSITIES
+from dap.methods import METHODS
 
 FORMAT = 1  # of a run's folder
 
@@ -108,7 +108,7 @@ class PruneSpec:
         values = asdict(replace(self, prune=config, finetune=tuning, allocation=allocation, finetuned=finetuned))
         values["dense"] = self.dense if isinstance(self.dense, str) else self.dense.canonical()
         if self.sparsities is None and ":" not in allocation:
-            values["sparsities"] = SPARSITIES
+            values["sparsities"] = method.sparsities
         if self.method == "agnostic":
             values["prune"]["alpha"] = 0.0
         if not method.learns:

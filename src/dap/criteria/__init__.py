@@ -1,6 +1,7 @@
 """Criteria: a score for every maskable weight of a model; the higher, the sooner it is kept."""
 
 from dap.criteria.calibration import Calibration, Criterion, News, Scores
+from dap.criteria.control import control
 from dap.criteria.dss import dss
 from dap.criteria.ior import ior
 from dap.criteria.learned import agnostic, dap
@@ -11,6 +12,7 @@ from dap.criteria.taylor import taylor
 from dap.criteria.wanda import wanda
 
 CRITERIA: dict[str, Criterion] = {
+    "control": control,
     "random": random,
     "magnitude": magnitude,
     "taylor": taylor,
@@ -33,6 +35,7 @@ __all__ = [
     "News",
     "Scores",
     "agnostic",
+    "control",
     "dap",
     "dss",
     "ior",

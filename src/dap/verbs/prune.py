@@ -51,7 +51,8 @@ def prune_suite(
         root: the folder that holds the benchmark's own (default: data)
         pixels: the side of the images
         out: the folder for masks and result, the same for every method
-        method: dap, agnostic (DAP with alpha 0), random, magnitude, taylor, wanda, movement, ior or dss
+        method: dap, agnostic (DAP with alpha 0), random, magnitude, taylor, wanda, movement, ior, dss or control
+            (nothing is cut, the dense model is trained on)
         sparsities: shares of weights to cut, separated by commas (default: 0.2,0.4,0.6,0.8,0.9)
         allocation: global, per_layer, erk, channels, global_channels, a pattern such as 2:4 or, for dap, path (masks
             that learning passed through); default: the method's own
