@@ -39,9 +39,10 @@ train:
   train: {{steps: 4, batch_size: 4, freeze_norms: false, learning_rate: 0.001, check_every: 2}}
 prune:
   - {{method: magnitude, sparsities: [0.3, 0.5], prune: {{batch_size: 4}}}}
+  - {{method: control, finetune: {{steps: 2}}, prune: {{batch_size: 4}}}}
   - method: [dap, agnostic]
     sparsities: [0.3, 0.5]
-    watch_every: 4
+    watch_every: 2
     prune: {{steps: 8, batch_size: 4, target_sparsity: 0.6}}
 evaluate: {{attacks: [fgsm], images: 2, interpret: true}}
 """

@@ -70,7 +70,7 @@ def test_it_is_whole_and_quiet(opened, file):
     assert page.said == []
     assert page.asked == [file.as_uri()]
     assert page.title() == "tiny"
-    assert "16 of 16 runs are done" in page.locator(".status").inner_text()
+    assert "20 of 20 runs are done" in page.locator(".status").inner_text()
     assert not re.search(r"""(src|href)=["']https?:""", file.read_text())
 
 
@@ -91,7 +91,9 @@ def test_the_slider_moves_charts_tables_and_summary(opened, records):
     page = opened()
     slider = page.locator("#sparsity")
     assert page.locator("#sparsity-shown").inner_text() == "50 %"
-    before = {name: page.locator(f"#chart-{name}-0 svg").inner_html() for name in ("layers", "attacks")}
+    before = {
+        name: page.locator(f"#chart-{name}-0 svg").inner_html() for name in ("layers", "attacks", "dynamics", "logits")
+    }
     assert set(shown(page, "#table-suites tbody td:nth-child(2)")) == {"0 %", "50 %"}
     slider.focus()
     page.keyboard.press("ArrowLeft")
@@ -115,6 +117,8 @@ def test_methods_are_switched_off_and_the_address_remembers(opened):
     page.wait_for_timeout(300)
     assert "Magnitude" not in shown(page, "#table-suites tbody td:nth-child(1)")
     assert chart.locator(".mark-symbol path").count() == marks - 3  # at 0, 30 and 50 %
+    page.get_by_role("checkbox", name="DAP", exact=True).uncheck()
+    assert [heading.split(":")[0] for heading in shown(page, "#logits h4")] == ["images, DAP, α = 0"]
     again = opened(address=page.url)
     assert not again.get_by_role("checkbox", name="Magnitude").is_checked()
     assert "Magnitude" not in shown(again, "#table-suites tbody td:nth-child(1)")
@@ -129,6 +133,27 @@ def test_tables_sort_by_keyboard(opened):
         assert page.locator("#table-pruning th[aria-sort]").get_attribute("aria-sort") == order
         values = [float(text.split(" ")[0]) for text in shown(page, "#table-pruning tbody td:nth-child(3)")]
         assert values == sorted(values, reverse=order == "descending")
+    again = opened(address=page.url)
+    assert [float(text.split(" ")[0]) for text in shown(again, "#table-pruning tbody td:nth-child(3)")] == values
+
+
+def test_a_sparsity_that_was_not_evaluated_is_said(study, records, findings, opened, tmp_path):
+    some = replace(findings, robustness=[one for one in findings.robustness if one.wished != "0.3"])
+    write_page(Contents(records, some, origin_of(study.folder), all_tables(records)), tmp_path / "some.html")
+    page = opened(address=(tmp_path / "some.html").as_uri())
+    assert shown(page, ".absent") == []
+    page.locator("#sparsity").focus()
+    page.keyboard.press("ArrowLeft")
+    assert set(shown(page, ".absent")) == {"Nothing was evaluated at this sparsity."}
+    assert shown(page, "#layers .absent") == []
+
+
+def test_the_first_sparsity_can_be_chosen(study, opened, tmp_path):
+    contents = read_contents(study.folder, sparsity="0.3")
+    write_page(contents, tmp_path / "chosen.html")
+    assert opened(address=(tmp_path / "chosen.html").as_uri()).locator("#sparsity-shown").inner_text() == "30 %"
+    with pytest.raises(DapError, match=r"no model was asked for at 0.4; there are 0.3, 0.5"):
+        write_page(replace(contents, sparsity="0.4"), tmp_path / "none.html")
 
 
 def test_hovering_tells_the_values(opened):
@@ -159,7 +184,7 @@ def test_every_control_is_reached_by_keyboard(opened):
         if page.evaluate("document.activeElement === document.body"):
             break
     assert {"sparsity", "every"} <= reached
-    assert sum("data-series" in name for name in reached) == 4
+    assert sum("data-series" in name for name in reached) == 5
     assert any("data-column" in name for name in reached)
     assert any("<summary" in name for name in reached)
 
@@ -221,6 +246,10 @@ def test_summary(records):
     many = [replace(record, seed=seed) for record in records for seed in range(6) if record.seed == 0]
     assert "95 % interval" in summarise(many)[0].text
     assert one.cards[0].value == f"{100 * dap[0].sparsity:.3g} %"
+    fewer = [one for one in records if one.series != "DAP" or one.seed == 0]  # compared over what both have
+    dense = next(record.unseen for record in fewer if (record.series, record.seed) == ("Dense", 0))
+    (text,) = [found.text for found in summarise(fewer) if found.wished == "0.5"]
+    assert f"the dense model {100 * dense:.1f} %" in text
     single = [record for record in records if record.seed == 0]
     assert "one seed, so how sure this is cannot be said" in summarise(single)[0].text
 
@@ -251,10 +280,10 @@ def test_watching_ends_with_the_study(study, tmp_path):
     kept = late.read_bytes()
     late.unlink()
     news = watch_page(folder, tmp_path / "report.html", pause=0.05)
-    assert "15 of 16 runs are done" in next(news)
+    assert "19 of 20 runs are done" in next(news)
     assert '<meta http-equiv="refresh"' in (tmp_path / "report.html").read_text()
     late.write_bytes(kept)
-    assert "16 of 16 runs are done" in next(news)
+    assert "20 of 20 runs are done" in next(news)
     assert next(news, None) is None
     (late.parent / "failure.json").write_text('{"error": "no room"}')
     late.unlink()
@@ -292,7 +321,10 @@ def test_one_run_and_nothing(study, tmp_path, records):
     run = next(one.run for one in records if one.series == "DAP")
     write_page(read_contents(study.folder / run), tmp_path / "one.html")
     assert "1 of 1 run is done" in (tmp_path / "one.html").read_text()
+    assert "dap prune" in (tmp_path / "one.html").read_text()
     assert {one.series for one in read_records(study.folder / run)} == {"Dense", "DAP"}
+    with pytest.raises(DapError, match=r"there is no folder .*nowhere"):
+        next(watch_page(tmp_path / "nowhere", tmp_path / "none.html"))
     with pytest.raises(DapError, match="there are no runs"):
         write_page(read_contents(tmp_path), tmp_path / "none.html")
     assert not (tmp_path / "none.html").exists()

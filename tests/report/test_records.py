@@ -1,12 +1,18 @@
 """From the folders of real runs."""
 
 import json
+import re
+import shutil
+from dataclasses import replace
 from statistics import fmean
 
 import pytest
 
 from dap.errors import DapError
 from dap.report import read_findings, read_records
+from dap.report.charts import Look
+from dap.report.figures import layers
+from dap.report.writing import read_contents
 from dap.studies.work import work_on
 from small_studies import THREE, make_study
 
@@ -42,8 +48,8 @@ def test_findings_of_a_study(study, records, findings):
     models = {(one.series, one.wished, one.targets, one.seed) for one in records}
     assert len(models) == len(records)
     assert {(one.series, one.wished, one.targets, one.seed) for one in findings.robustness} == models
-    # The dense model, and three methods at two sparsities; two seeds, both sides; clean, and five severities.
-    assert len(findings.robustness) == (1 + 3 * 2) * 2 * 2 * 6
+    # The dense model, the control, and three methods at two sparsities; two seeds, both sides; clean, five severities.
+    assert len(findings.robustness) == (1 + 1 + 3 * 2) * 2 * 2 * 6
     assert sorted({found.record.series for found in findings.histograms}) == ["DAP", "DAP, α = 0"]
     steps = {series: {point.step for point in findings.points if point.series == series} for series in ("Dense", "DAP")}
     assert steps["Dense"] == {1, 3, 4}
@@ -69,3 +75,38 @@ def test_no_runs(tmp_path):
     with pytest.raises(DapError, match="there are no runs in"):
         read_records(tmp_path)
     assert read_findings(tmp_path, []).points == []
+
+
+@pytest.mark.parametrize(
+    ("file", "text"),
+    [
+        ("prune-*/result.json", "{}"),
+        ("train-*/result.json", "[]"),
+        ("evaluate-*/result.json", '{"models": 3}'),
+        ("train-*/environment.json", "[]"),
+        ("prune-*/result.json", None),  # an accuracy is no number
+    ],
+)
+def test_a_damaged_file_is_named(file, text, study, tmp_path):
+    shutil.copytree(study.folder, tmp_path / "runs")
+    broken = sorted((tmp_path / "runs").glob(file))[0]
+    whole = re.sub(r'"all": [\d.]+', '"all": NaN', broken.read_text(), count=1)
+    broken.write_text(whole if text is None else text)
+    with pytest.raises(DapError, match=rf"{broken} is damaged .*: remove the run's folder to start again"):
+        read_contents(tmp_path / "runs")
+
+
+def test_the_control_is_a_dense_model_of_its_own(records):
+    (one, other) = [record for record in records if record.series == "Dense, trained on"]
+    assert {one.seed, other.seed} == {0, 1}
+    assert (one.wished, one.sparsity, one.dense) == (None, 0.0, "Dense")
+
+
+def test_layers_are_numbered_for_every_network(records):
+    ours = next(record for record in records if record.series == "DAP")
+    two = [replace(ours, series=name, layers={f"{name}.{place}": 0.5 for place in range(3)}) for name in ("one", "two")]
+    ((panel,), listed) = layers(two, Look(("one", "two", "three"), "0.5")).panels.values(), ("one", "two")
+    (rows,) = panel.datasets.values()
+    assert [(row["series"], row["place"]) for row in rows] == [(name, place) for name in listed for place in (1, 2, 3)]
+    legends = re.findall(r'"values": (\[[^]]*\])', json.dumps(panel.chart.to_dict(validate=False)["layer"]))
+    assert set(legends) == {'["one", "two"]'}

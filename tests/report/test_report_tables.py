@@ -42,7 +42,21 @@ def test_a_seed_without_one_of_the_domains_is_left_out_and_counted():
     table = overview([record(0.2, 0, "a"), record(0.4, 0, "b"), record(1.0, 1, "a")])
     cell = table.rows[0].cells[1]
     assert (cell.mean, cell.seeds, cell.missing, cell.spread) == (pytest.approx(0.3), 1, 1, None)
-    assert "1 times a seed was left out" in table.note
+    assert "1 times a seed is missing, or left out" in table.note
+
+
+def test_a_seed_that_a_method_lacks_is_counted():
+    table = overview([dense(0.5), dense(0.7, seed=1), record(0.4)])
+    cells = [row.cells[place] for row, place in zip(table.rows, (1, 2), strict=True)]
+    assert [(cell.seeds, cell.missing) for cell in cells] == [(2, 0), (1, 1)]
+
+
+def test_what_training_on_gains_is_against_the_dense_model():
+    control = [record(unseen, seed, method="Dense, trained on", wished=None) for seed, unseen in ((0, 0.6), (1, 0.9))]
+    table = pruning([dense(0.5), dense(0.7, seed=1), record(0.4), *control])
+    assert table is not None
+    assert column(table, "Δ", "Dense, trained on", None).mean == pytest.approx(0.15)
+    assert column(table, "Δ", "Dense", None) == "—"
 
 
 def test_what_is_missing_is_no_zero():

@@ -5,6 +5,7 @@ import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
+from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -32,6 +33,12 @@ class Panel:
 
     chart: "altair.LayerChart"
     datasets: dict[str, Rows]  # by the name that the chart has for them
+    series: str = ""  # if it shows only one
+
+    @property
+    def wishes(self) -> set[str]:
+        """Sparsities that it has something for."""
+        return {row["wished"] for rows in self.datasets.values() for row in rows if "wished" in row} - {"dense"}
 
 
 @dataclass(frozen=True)
@@ -52,6 +59,7 @@ class Look:
     series: tuple[str, ...]
     sparsity: str  # that is shown where one is
     legend: bool = True  # a page has its own
+    listed: tuple[str, ...] | None = None  # in the legend; None: all
 
     def params(self) -> list[Any]:
         """What a page sets: the sparsity, and the series that are switched off."""
@@ -62,7 +70,16 @@ class Look:
         """Of these channels: color, strokeDash, shape."""
         alt, count = _altair(), len(self.series)
         legend = (
-            alt.Legend(title=None, orient="bottom", columns=2, labelLimit=300, symbolOpacity=1) if self.legend else None
+            alt.Legend(
+                title=None,
+                orient="bottom",
+                columns=2,
+                labelLimit=300,
+                symbolOpacity=1,
+                values=list(self.listed or self.series),
+            )
+            if self.legend
+            else None
         )
 
         def scale(values: Sequence[Any]) -> Any:
@@ -134,6 +151,10 @@ def lines(rows: Rows, look: Look, along: str) -> Panel:
         y=accuracy, tooltip=tips, **look.encodings("shape")
     )
     layers_ = [band, line, points]
+    if along == "step":
+        there = base.transform_filter("toNumber(sparsity) > 0 && datum.sparsity >= toNumber(sparsity)")
+        there = there.transform_aggregate(step="min(step)", groupby=["series"])
+        layers_.insert(0, there.mark_rule(strokeDash=[3, 3]))
     if along == "sparsity":
         # A pattern such as 2:4 is no number, and has no rule.
         rule = alt.Chart(alt.Data(values=[{}])).transform_calculate(at="toNumber(sparsity)")
@@ -181,13 +202,16 @@ def by_layer(rows: Rows, look: Look, what: str = "sparsity", axis: Mapping[str, 
     return Panel(alt.layer(line, points), datasets)
 
 
-def histogram(values: Mapping[str, Any]) -> Panel:
-    """Counts on a logarithmic axis; the boundary region |λ̃| < 1 is shaded, the threshold dashed."""
+def histogram(values: Mapping[str, Any], series: str = "") -> Panel:
+    """Counts on a logarithmic axis; the boundary region |λ̃| < 1 is shaded.
+
+    Two rules: the threshold of mask learning, and, finely dashed, where a page's sparsity cuts the ranking.
+    """
     alt = _altair()
-    edges = values["edges"]
+    edges, counts = values["edges"], values["counts"]
     rows = [
-        {"from": low, "to": high, "weights": count}
-        for low, high, count in zip(edges, edges[1:], values["counts"], strict=False)
+        {"from": low, "to": high, "weights": count, "below": below / sum(counts)}
+        for low, high, count, below in zip(edges, edges[1:], counts, accumulate(counts), strict=False)
         if count
     ]
     tips = [
@@ -207,7 +231,9 @@ def histogram(values: Mapping[str, Any]) -> Panel:
     )
     region = alt.Chart(alt.Data(values=[{"from": -1, "to": 1}])).mark_rect(color=COLOURS[2], opacity=0.2)
     line = alt.Chart(alt.Data(values=[{"at": values["threshold"]}])).mark_rule(strokeDash=[4, 4]).encode(x="at:Q")
-    return Panel(alt.layer(region.encode(x="from:Q", x2="to:Q"), bars, line), datasets)
+    cut = alt.Chart(source).transform_filter("toNumber(sparsity) > 0 && datum.below >= toNumber(sparsity)")
+    cut = cut.transform_aggregate(at="min(to)").mark_rule(strokeDash=[1, 3]).encode(x="at:Q")
+    return Panel(alt.layer(region.encode(x="from:Q", x2="to:Q"), bars, line, cut), datasets, series)
 
 
 # ---- files

@@ -2,6 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from statistics import fmean
 from typing import Any
 
@@ -41,7 +42,7 @@ def alpha(records: Sequence[Record], look: Look) -> Figure | None:
     ours = [record for record in records if _is_learnt(record)]
     if len({_alpha(record) == 0 for record in ours}) < 2:
         return None
-    panels = {heading: lines(rows, look, "sparsity") for heading, rows in _tradeoff_rows(ours) if "unseen" in heading}
+    panels = {heading: lines(rows, look, "sparsity") for heading, rows in _tradeoff_rows(ours, {True: "unseen"})}
     return Figure(
         "alpha", "With and without domain sensitivity", "α > 0 against α = 0, mean ± one standard deviation.", panels
     )
@@ -55,8 +56,10 @@ def _alpha(record: Record) -> float:
     return 0.0 if record.method == METHODS["agnostic"].title else record.options.get("prune.alpha", 1.0)
 
 
-def _tradeoff_rows(records: Sequence[Record]) -> Iterator[tuple[str, Rows]]:
-    sides: dict[bool, Side] = {True: "unseen", False: "validation"}
+_BOTH: dict[bool, Side] = {True: "unseen", False: "validation"}
+
+
+def _tradeoff_rows(records: Sequence[Record], sides: Mapping[bool, Side] = _BOTH) -> Iterator[tuple[str, Rows]]:
     for suite in dict.fromkeys(record.suite for record in records):
         ours = [record for record in records if record.suite == suite]
         for unseen, side in sides.items():
@@ -95,6 +98,7 @@ def dynamics(points: Sequence[Point], look: Look) -> Figure:
             ]
             panels[f"{suite}, {SIDES[unseen]}"] = lines(rows, look, "step")
     note = "Mean over unseen domains ± one standard deviation over seeds; nothing is selected by unseen domains."
+    note += " A rule marks where a method reaches the chosen sparsity."
     return Figure("dynamics", "Accuracy over the steps", note, panels)
 
 
@@ -136,24 +140,25 @@ def logits(histograms: Sequence[Histogram]) -> Figure:
         suite = found.record.suite
         if not any(heading.startswith(f"{suite}, {found.record.series}:") for heading in panels):
             about = f"{'+'.join(found.record.targets)} unseen, seed {found.record.seed}"
-            panels[f"{suite}, {found.record.series}: {about}"] = histogram(found.values)
+            panels[f"{suite}, {found.record.series}: {about}"] = histogram(found.values, found.record.series)
     note = "Weights by their logit λ̃ after mask learning: the boundary region |λ̃| < 1 is shaded, the threshold dashed."
+    note += " Dotted is where the chosen sparsity cuts this ranking; masks from the path were cut on the way."
     return Figure("logits", "How sure the masks are", note, panels)
 
 
 def layers(records: Sequence[Record], look: Look) -> Figure:
     """Where in the network weights were cut."""
-    panels = {}
+    panels, pruned = {}, {record.series for record in records if record.wished}
+    look = replace(look, listed=tuple(series for series in look.series if series in pruned))
     for suite in dict.fromkeys(record.suite for record in records):
-        values: dict[tuple[str, str, str], list[float]] = defaultdict(list)
+        values: dict[tuple[str, str, str, int], list[float]] = defaultdict(list)
         for record in records:
             if record.suite == suite and record.wished:
-                for layer, sparsity in record.layers.items():
-                    values[record.series, record.wished, layer].append(sparsity)
-        order = list(dict.fromkeys(layer for _, _, layer in values))
+                for place, (layer, sparsity) in enumerate(record.layers.items(), 1):
+                    values[record.series, record.wished, layer, place].append(sparsity)
         rows = [
-            {"series": series, "wished": wished, "layer": layer, "place": order.index(layer) + 1, "mean": fmean(found)}
-            for (series, wished, layer), found in values.items()
+            {"series": series, "wished": wished, "layer": layer, "place": place, "mean": fmean(found)}
+            for (series, wished, layer, place), found in values.items()
         ]
         if rows:
             panels[suite] = by_layer(rows, look)

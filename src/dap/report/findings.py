@@ -5,12 +5,14 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from math import isfinite
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
 from dap.report.records import Record, run_places
-from dap.runs.folder import METRICS, RESULT, SPEC, read_json, read_spec
+from dap.report.series import DENSE
+from dap.runs.folder import METRICS, RESULT, SPEC, intact, read_json, read_spec
 from dap.runs.opening import place_of
 from dap.specs import EvaluateSpec, PruneSpec, TrainSpec, folder_name
 
@@ -71,22 +73,24 @@ def read_findings(folder: str | Path, records: Sequence[Record]) -> Findings:
     models = {(record.run, record.wished): record for record in records}
     found = Findings([], [], [])
     places = run_places(folder)
-    evaluations: dict[tuple[Any, ...], list[tuple[str, dict[str, Any]]]] = defaultdict(list)
+    evaluations: dict[tuple[Any, ...], list[tuple[Path, str]]] = defaultdict(list)
     for place in [*places, *(own for run in places for own in sorted(run.glob(f"{EVALUATION}*")))]:
         if (place / SPEC).is_file() and (place / RESULT).is_file():
             spec = read_spec(place)
             if isinstance(spec, EvaluateSpec):
                 run = place_of(spec.run, place).name if isinstance(spec.run, str) else folder_name(spec.run)
                 settings = (spec.images, spec.restarts, spec.random_start, spec.seed)
-                evaluations[settings].append((run, read_json(place / RESULT)))
+                evaluations[settings].append((place, run))
     if evaluations:  # only what was measured alike is compared: of several settings the one that most have
         settings = max(evaluations, key=lambda one: (len(evaluations[one]), one[0] is None, one[0] or 0))
-        for run, result in evaluations[settings]:
-            _read_evaluation(found, run, result, models, settings[0])
+        for place, run in evaluations[settings]:
+            with intact(place / RESULT):
+                _read_evaluation(found, run, read_json(place / RESULT), models, settings[0])
     by_run = {record.run: record for record in records}
     for place in places:
         if place.name in by_run and (place / RESULT).is_file():
-            found.points.extend(_points(place, by_run[place.name]))
+            with intact(place / RESULT):
+                found.points.extend(_points(place, by_run[place.name]))
     return found
 
 
@@ -97,25 +101,30 @@ def _read_evaluation(
     models: Mapping[tuple[str, str | None], Record],
     images: int | None,
 ) -> None:
-    sparse = [record for (name, wished), record in models.items() if name == run and wished]
+    ours = [record for (name, _), record in models.items() if name == run]
+    sparse = [record for record in ours if record.wished]
     for name, row in result["models"].items():
-        record = models.get((run, None if name == "dense" else name))
-        if record is None and sparse and name == "dense":  # the dense model of a pruning
-            record = next((one for one in models.values() if not one.wished and _same_trial(one, sparse[0])), None)
+        record = models.get((run, name))
+        if record is None and ours and name == "dense":  # of a training, or that of a pruning
+            record = next((one for one in models.values() if _is_dense_of(one, ours[0])), None)
+        elif record is None:
+            record = next((one for one in ours if one.wished is None and one.method != DENSE), None)  # the control
         if record is not None:
             found.robustness.extend(_robustness(record, row, images))
     if sparse and "logits" in result.get("interpretation", {}):
         found.histograms.append(Histogram(run, sparse[0], result["interpretation"]["logits"]))
 
 
-def _same_trial(dense: Record, sparse: Record) -> bool:
-    ours = (sparse.dense, sparse.suite, sparse.targets, sparse.seed)
+def _is_dense_of(dense: Record, model: Record) -> bool:
+    ours = (model.dense, model.suite, model.targets, model.seed)
     return (dense.series, dense.suite, dense.targets, dense.seed) == ours
 
 
 def _robustness(record: Record, row: Mapping[str, Any], images: int | None) -> Iterator[Finding]:
     def finding(kind: str, case: str, severity: str, unseen: bool, accuracies: Sequence[float]) -> Finding:
         about = (record.suite, record.targets, record.seed, record.series, record.dense, record.wished, images)
+        if not all(map(isfinite, accuracies)):
+            raise ValueError("an accuracy is not a number")
         return Finding(kind, case, severity, unseen, fmean(accuracies), *about)
 
     sides = {unseen: list(row["targets" if unseen else "sources"]) for unseen in (False, True)}

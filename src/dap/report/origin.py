@@ -5,8 +5,9 @@ from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
+from dap.report.commands import commands_of
 from dap.report.records import run_places
-from dap.runs.folder import RESULT, SPEC, read_json
+from dap.runs.folder import RESULT, SPEC, intact, read_json, read_spec
 from dap.studies import Study, read_study
 from dap.studies.status import status
 from dap.studies.study import FILE
@@ -36,7 +37,8 @@ def origin_of(folder: str | Path) -> Origin:
     text = f"{done} of {len(places)} {'run is' if len(places) == 1 else 'runs are'} done."
     documents = {SPEC: (folder / SPEC).read_text()} if single else {}
     title = folder.absolute().name
-    return Origin(title, text, (f"dap report {folder}",), documents | _versions(places), 0 < done == len(places))
+    commands = (*(commands_of(read_spec(folder), folder) if single else []), f"dap report {folder}")
+    return Origin(title, text, commands, documents | _versions(places), 0 < done == len(places))
 
 
 def _progress(study: Study) -> tuple[str, bool]:
@@ -56,7 +58,8 @@ def _versions(places: list[Path]) -> dict[str, str]:
     found: Counter[str] = Counter()
     for place in places:
         if (file := place / "environment.json").is_file():
-            found.update(json.dumps(start, indent=1) for start in read_json(file)["starts"])
+            with intact(file):
+                found.update(json.dumps(start, indent=1) for start in read_json(file)["starts"])
     several = len(found) > 1
     return {
         f"Versions and machine{f' ({count} runs)' if several else ''}{' ' * number}": text  # titles are unique

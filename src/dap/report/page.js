@@ -1,6 +1,6 @@
 "use strict";
-// One state for all charts and tables: the sparsity, the methods that are switched off, and whether tables show every
-// sparsity. It is kept in the address, so that a page that reloads, or a link to it, shows the same.
+// One state for all charts and tables: the sparsity, the methods that are switched off, whether tables show every
+// sparsity, and the column that each is sorted by. It is kept in the address, so that a page that reloads, or a link to it, shows the same.
 const data = JSON.parse(document.getElementById("data").textContent);
 const slider = document.getElementById("sparsity");
 const every = document.getElementById("every");
@@ -14,6 +14,11 @@ function restore() {
   if (every) every.checked = kept.get("every") === "1";
   const off = kept.getAll("off");
   for (const box of boxes) box.checked = !off.includes(box.dataset.series);
+  for (const sorted of kept.getAll("sort")) {
+    const [table, column, order] = sorted.split(" ");
+    const button = document.getElementById(table)?.querySelector(`button[data-column="${column}"]`);
+    if (button) sortBy(button, order);
+  }
 }
 
 function state() {
@@ -29,6 +34,10 @@ function keep({ sparsity, every, hidden }) {
   if (sparsity) kept.set("sparsity", sparsity);
   if (every) kept.set("every", "1");
   for (const name of hidden) kept.append("off", name);
+  for (const head of document.querySelectorAll("th[aria-sort]")) {
+    const column = head.querySelector("button").dataset.column;
+    kept.append("sort", [head.closest("article").id, column, head.getAttribute("aria-sort")].join(" "));
+  }
   history.replaceState(null, "", "#" + kept);
 }
 
@@ -41,6 +50,12 @@ function show() {
   }
   for (const part of document.querySelectorAll(".summary[data-wished]")) {
     part.hidden = part.dataset.wished !== now.sparsity || now.hidden.includes(part.dataset.series);
+  }
+  for (const panel of document.querySelectorAll(".panel[data-series]")) {
+    panel.hidden = now.hidden.includes(panel.dataset.series);
+  }
+  for (const panel of document.querySelectorAll(".panel[data-wishes]")) {
+    panel.querySelector(".absent").hidden = panel.dataset.wishes.split(" ").includes(now.sparsity);
   }
   for (const row of document.querySelectorAll("tbody tr[data-series]")) {
     const other = row.dataset.wished && row.dataset.wished !== now.sparsity;
@@ -56,11 +71,11 @@ function changed() {
   show();
 }
 
-function sortBy(button) {
+function sortBy(button, order) {
   const head = button.closest("th");
   const body = head.closest("table").tBodies[0];
   const place = Number(button.dataset.column);
-  const down = head.getAttribute("aria-sort") !== "descending";
+  const down = order ? order === "descending" : head.getAttribute("aria-sort") !== "descending";
   for (const other of head.closest("thead").querySelectorAll("th")) other.removeAttribute("aria-sort");
   head.setAttribute("aria-sort", down ? "descending" : "ascending");
   const key = (row) => row.cells[place].dataset.value;
@@ -69,8 +84,8 @@ function sortBy(button) {
     if (a === "" || b === "") return (a === "") - (b === ""); // what is missing comes last, either way
     const [x, y] = [Number(a), Number(b)];
     const words = Number.isNaN(x) - Number.isNaN(y); // numbers before words
-    const order = words || (Number.isNaN(x) ? a.localeCompare(b) : x - y);
-    return down ? -order : order;
+    const rank = words || (Number.isNaN(x) ? a.localeCompare(b) : x - y);
+    return down ? -rank : rank;
   });
   body.append(...rows);
 }
@@ -99,6 +114,9 @@ if (slider) slider.addEventListener("input", changed);
 if (every) every.addEventListener("change", changed);
 for (const box of boxes) box.addEventListener("change", changed);
 for (const button of document.querySelectorAll("thead button")) {
-  button.addEventListener("click", () => sortBy(button));
+  button.addEventListener("click", () => {
+    sortBy(button);
+    keep(state());
+  });
 }
 draw();

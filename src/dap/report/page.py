@@ -11,6 +11,7 @@ from string import Template
 from typing import Any
 
 from dap.data.cache import cache_folder
+from dap.errors import DapError
 from dap.files import write_atomic
 from dap.report.charts import COLOURS, DASHES, Figure, Look
 from dap.report.figures import all_figures
@@ -20,7 +21,7 @@ from dap.report.records import Record
 from dap.report.statistics import Difference, Mean
 from dap.report.summary import Summary, summarise
 from dap.report.table import Table, Value, show, sparsity_title
-from dap.report.tables import in_order
+from dap.report.tables import in_order, wishes
 
 _HERE = Path(__file__).parent
 _TALL = ("corruptions",)  # a row for each
@@ -35,6 +36,7 @@ class Contents:
     origin: Origin
     tables: Sequence[Table]
     published: Sequence[Table] = ()  # other people's numbers, apart from ours
+    sparsity: str | None = None  # that is shown first
 
 
 @dataclass(frozen=True)
@@ -44,11 +46,11 @@ class Page:
 
     @property
     def sparsities(self) -> list[str]:
-        return sorted({record.wished for record in self.contents.records if record.wished})
+        return wishes(self.contents.records)
 
     @property
     def look(self) -> Look:
-        return look_of(self.contents.records, legend=False)
+        return look_of(self.contents, legend=False)
 
     def html(self) -> str:
         figures = all_figures(self.contents.records, self.contents.findings, self.look)
@@ -87,12 +89,15 @@ max="{len(self.sparsities) - 1}" step="1" value="{start}"><output id="sparsity-s
 <fieldset><legend>Methods</legend>{boxes}</fieldset></div>"""
 
 
-def look_of(records: Sequence[Record], legend: bool = True) -> Look:
-    """80 %, or what is nearest, is shown first."""
-    wished = sorted({record.wished for record in records if record.wished})
-    shares = [wish for wish in wished if ":" not in wish]
-    start = min(shares, key=lambda wish: abs(float(wish) - 0.8)) if shares else next(iter(wished), "")
-    return Look(tuple(dict.fromkeys(record.series for record in in_order(records))), start, legend)
+def look_of(contents: Contents, legend: bool = True) -> Look:
+    """80 %, or what is nearest, is shown first, unless another sparsity is wished."""
+    wished = wishes(contents.records)
+    if (start := contents.sparsity) is not None and start not in wished:
+        raise DapError(f"no model was asked for at {start}; there are {', '.join(wished) or 'none'}")
+    if start is None:
+        shares = [wish for wish in wished if ":" not in wish]
+        start = min(shares, key=lambda wish: abs(float(wish) - 0.8)) if shares else next(iter(wished), "")
+    return Look(tuple(dict.fromkeys(record.series for record in in_order(contents.records))), start, legend)
 
 
 def vega() -> str:
@@ -144,7 +149,15 @@ def _figures(figures: Sequence[Figure], look: Look) -> tuple[dict[str, Any], str
                 "datasets": panel.datasets,
             }
             kind = "chart tall" if figure.name in _TALL else "chart"
-            panels.append(f'<div class="panel"><h4>{escape(heading)}</h4><div class="{kind}" id="{place}"></div></div>')
+            about = f' data-series="{escape(panel.series)}"' if panel.series else ""
+            absent = ""
+            if figure.at_sparsity:
+                about += f' data-wishes="{escape(" ".join(sorted(panel.wishes)))}"'
+                absent = '<p class="note absent" hidden>Nothing was evaluated at this sparsity.</p>'
+            panels.append(
+                f'<div class="panel"{about}><h4>{escape(heading)}</h4>{absent}'
+                f'<div class="{kind}" id="{place}"></div></div>'
+            )
         parts.append(
             f'<article id="{figure.name}"><h3>{escape(figure.title)}</h3><p class="note">{escape(figure.note)}</p>'
             f'<div class="panels">{"".join(panels)}</div></article>'

@@ -3,6 +3,7 @@
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from math import isfinite
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -10,7 +11,7 @@ from typing import Any
 from dap.errors import DapError
 from dap.methods import METHODS
 from dap.report.series import DENSE, name_series
-from dap.runs.folder import RESULT, SPEC, read_json, read_spec
+from dap.runs.folder import RESULT, SPEC, intact, read_json, read_spec
 from dap.runs.opening import place_of
 from dap.specs import BestSpec, ModelSpec, PruneSpec, TrainSpec, folder_name
 from dap.studies import read_study
@@ -30,7 +31,7 @@ class Record:
     suite: str  # its title
     targets: tuple[str, ...]
     seed: int
-    wished: str | None  # the sparsity that was asked for, or the pattern; None: dense
+    wished: str | None  # the sparsity that was asked for, or the pattern; None: nothing is cut
     sparsity: float
     validation: float  # the mean accuracy over the sources' held-out images
     unseen: float | None  # the mean accuracy over the unseen domains; None where there are none
@@ -51,7 +52,7 @@ def read_records(folder: str | Path) -> list[Record]:
     done = [place for place in places if (place / RESULT).is_file()]
     # Of a search only the trial that is chosen counts.
     trials = {name for place in places for name in _trials_of(place)}
-    records = [record for place in done if place.name not in trials for record in _records(place)]
+    records = [record for place in done if place.name not in trials for record in _read(place)]
     titles = _suite_titles({record.suite for record in records})
     expected = _expected(folder)
     records = [
@@ -102,6 +103,11 @@ def _trials_of(run: Path) -> list[str]:
     return [folder_name(candidate) for candidate in spec.candidates] if isinstance(spec, BestSpec) else []
 
 
+def _read(run: Path) -> list[Record]:
+    with intact(run / RESULT):
+        return list(_records(run))
+
+
 def _records(run: Path) -> Iterator[Record]:
     spec = read_spec(run)
     result = read_json(run / RESULT)
@@ -114,8 +120,9 @@ def _records(run: Path) -> Iterator[Record]:
         dense = read_spec(place_of(spec.dense, run)) if isinstance(spec.dense, str) else spec.dense
         assert isinstance(dense, TrainSpec | BestSpec | ModelSpec)
         yield _record(run, DENSE, {}, _named(dense), None, result["dense"])
+        method = METHODS[spec.method]
         for wished, row in result["sparse"].items():
-            yield _record(run, METHODS[spec.method].title, spec.canonical(), _named(dense), wished, row)
+            yield _record(run, method.title, spec.canonical(), _named(dense), None if method.whole else wished, row)
 
 
 def _named(dense: TrainSpec | BestSpec | ModelSpec) -> tuple[TrainSpec | ModelSpec, int]:
@@ -137,6 +144,8 @@ def _record(
         options = {**options, "prune_seed": seed}
     options = {**options, "dense": {**dense.canonical(), "trials": trials}}
     unseen = [scores["all"] for scores in row["targets"].values()]
+    if not all(map(isfinite, [*unseen, *row["validation"].values()])):
+        raise ValueError("an accuracy is not a number")
     return Record(
         run.name,
         method,

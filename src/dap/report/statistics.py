@@ -6,9 +6,11 @@ from dataclasses import dataclass
 from functools import cache
 from itertools import combinations_with_replacement
 from statistics import fmean, stdev
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
+
+Key = TypeVar("Key")
 
 LEVEL = 0.95  # of intervals
 ENOUGH = 6  # seeds; of fewer, intervals leave the truth out far too often
@@ -23,7 +25,7 @@ class Mean:
     mean: float
     spread: float | None  # the standard deviation; None of one seed
     seeds: int
-    missing: int = 0  # seeds that lack an unseen domain, and are left out
+    missing: int = 0  # seeds that are not there, or lack an unseen domain and are left out
     remark: str = ""  # shown behind it
 
     @property
@@ -67,13 +69,20 @@ def mean_of(values: Sequence[float], missing: int = 0) -> Mean | None:
     return Mean(fmean(values), stdev(values) if len(values) > 1 else None, len(values), missing)
 
 
+def of_both(ours: Mapping[Key, float], theirs: Mapping[Key, float]) -> tuple[dict[Key, float], dict[Key, float]]:
+    """What both have."""
+    keys = [key for key in ours if key in theirs]
+    return {key: ours[key] for key in keys}, {key: theirs[key] for key in keys}
+
+
 def paired(ours: Mapping[Any, float], theirs: Mapping[Any, float]) -> Difference | None:
     """Ours less theirs, over what both have; None where there is nothing.
 
     >>> paired({0: 0.5, 1: 1.0}, {0: 0.25, 1: 0.25, 2: 0.5})
     Difference(mean=0.5, low=0.25, high=0.75, seeds=2)
     """
-    differences = [ours[key] - theirs[key] for key in ours if key in theirs]
+    ours, theirs = of_both(ours, theirs)
+    differences = [ours[key] - theirs[key] for key in ours]
     if not differences:
         return None
     low, high = bootstrap_interval(differences) if len(differences) > 1 else (None, None)

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 
 from dap.methods import METHODS
 from dap.report.records import Record
-from dap.report.statistics import ENOUGH, Difference, Mean, paired
+from dap.report.statistics import ENOUGH, Difference, Mean, mean_of, of_both, paired
 from dap.report.table import points, show
-from dap.report.tables import Numbers, Side, in_order
+from dap.report.tables import Numbers, Side, in_order, wishes
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ def summarise(records: Sequence[Record]) -> list[Summary]:
     records = in_order(records)
     for suite in dict.fromkeys(record.suite for record in records):
         ours = [record for record in records if record.suite == suite]
-        for wished in sorted({record.wished for record in ours if record.wished}):
+        for wished in wishes(ours):
             sparse = [record for record in ours if record.wished == wished]
             leads = [record for record in sparse if record.method == METHODS["dap"].title] or sparse[:1]
             found += [_summary(ours, suite, wished, series) for series in dict.fromkeys(one.series for one in leads)]
@@ -57,10 +57,11 @@ def _summary(records: Sequence[Record], suite: str, wished: str, series: str) ->
         if side == "unseen" and model.unseen is None:
             continue
         numbers = Numbers([one for one in records if side == "validation" or one.unseen is not None], side)
-        difference = paired(numbers.seeds(suite, series, wished), numbers.seeds(suite, model.dense, None))
-        text.append(
-            _sentence(title, numbers.mean(suite, series, wished), numbers.mean(suite, model.dense, None), difference)
-        )
+        ours, dense = numbers.seeds(suite, series, wished), numbers.seeds(suite, model.dense, None)
+        difference = paired(ours, dense)
+        if difference is not None:
+            ours, dense = of_both(ours, dense)
+        text.append(_sentence(title, mean_of(list(ours.values())), mean_of(list(dense.values())), difference))
         if difference is not None:
             label = "points on unseen domains" if side == "unseen" else "points on source domains"
             cards.append(Card(points(difference.mean), label))
@@ -90,16 +91,19 @@ def _sentence(title: str, ours: Mean | None, dense: Mean | None, difference: Dif
 
 
 def _next_best(numbers: Numbers, suite: str, series: str, wished: str) -> str | None:
-    """The best of the other methods, on the unseen domains."""
+    """The best of the other methods, on the unseen domains, with the same seeds."""
+    ours = numbers.seeds(suite, series, wished)
     others = {
-        other: mean
+        other: difference
         for other, wish in numbers.models
-        if wish == wished and other != series and (mean := numbers.mean(suite, other, wished)) is not None
+        if wish == wished and other != series
+        if (difference := paired(numbers.seeds(suite, other, wished), ours)) is not None
     }
     if not others:
         return None
     best = max(others, key=lambda name: others[name].mean)
-    return f"The best there of {len(others)} others at this sparsity, {best}, is at {show(others[best])} %."
+    theirs = mean_of(list(of_both(numbers.seeds(suite, best, wished), ours)[0].values()))
+    return f"The best there of {len(others)} others at this sparsity, {best}, is at {show(theirs)} %."
 
 
 def _count(weights: int) -> str:

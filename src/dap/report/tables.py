@@ -53,20 +53,26 @@ class Numbers:
 
     @property
     def wishes(self) -> list[str]:
-        """Sparsities that were asked for, and patterns."""
-        return sorted({record.wished for record in self.records if record.wished is not None})
+        return wishes(self.records)
 
     def seeds(self, suite: str, series: str, wished: str | None) -> Seeds:
         """What a row lacks is missing, not left out of its mean: a seed counts if it has every unseen domain."""
         return over_domains(self.values.get((suite, series, wished), {}), self.targets[suite])
 
     def mean(self, suite: str, series: str, wished: str | None) -> Mean | None:
+        """Of a suite's seeds those are missing that this model lacks, or that lack an unseen domain."""
         seeds = self.seeds(suite, series, wished)
-        return mean_of(list(seeds.values()), len(self.values.get((suite, series, wished), {})) - len(seeds))
+        every = {record.seed for record in self.records if record.suite == suite}
+        return mean_of(list(seeds.values()), len(every) - len(seeds))
 
     def on(self, suite: str, targets: tuple[str, ...], series: str, wished: str | None) -> Seeds:
         found = self.values.get((suite, series, wished), {})
         return {seed: values[targets] for seed, values in found.items() if targets in values}
+
+
+def wishes(records: Iterable[Record]) -> list[str]:
+    """Sparsities that were asked for, and patterns."""
+    return sorted({record.wished for record in records if record.wished is not None})
 
 
 def in_order(records: Iterable[Record]) -> list[Record]:
@@ -104,7 +110,7 @@ def _note(numbers: Numbers) -> str:
     over = "unseen domains" if numbers.side == "unseen" else "source domains, then over which domain is unseen"
     note = f"{_OVER_SEEDS} ({seeds}) of the mean over {over} ({unseen})."
     if left_out := sum(cell.missing for cell in cells if cell is not None):
-        note += f" {left_out} times a seed was left out that lacks an unseen domain."
+        note += f" {left_out} times a seed is missing, or left out since it lacks an unseen domain."
     return note
 
 
@@ -200,7 +206,7 @@ def _against_dense(records: Sequence[Record], wanted: Callable[[Record], bool], 
         cells = []
         for suite in numbers.suites:
             ours, theirs = numbers.seeds(suite, series, wished), numbers.seeds(suite, comes_from[series], None)
-            difference = DASH if wished is None else paired(ours, theirs)
+            difference = DASH if series == comes_from[series] else paired(ours, theirs)
             cells += [numbers.mean(suite, series, wished), difference]
         rows.append(Row((series, _share(wished), *cells), series, wished))
     columns = [Column("method"), Column("sparsity")]

@@ -3,7 +3,9 @@
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+from dap.errors import DapError
 from dap.files import write_atomic
 from dap.report.charts import charts_are_here, write_figures
 from dap.report.figures import all_figures
@@ -12,7 +14,7 @@ from dap.report.origin import origin_of
 from dap.report.overlaps import overlap_table, read_overlaps
 from dap.report.page import Contents, Page, look_of
 from dap.report.paper import published
-from dap.report.records import read_records
+from dap.report.records import read_records, run_places
 from dap.report.tables import all_tables
 from dap.runs.folder import RESULT
 
@@ -20,15 +22,18 @@ PAGE = "report.html"
 _PAUSE = 5.0  # seconds between looks at a study that runs
 
 
-def read_contents(folder: Path, with_paper: bool = False, overlaps: bool = False) -> Contents:
-    """What there is to show of the runs in `folder`."""
+def read_contents(
+    folder: Path, with_paper: bool = False, overlaps: bool = False, sparsity: str | None = None
+) -> Contents:
+    """What there is to show of the runs in `folder`; charts that show one sparsity begin with `sparsity`."""
     records = read_records(folder)
     findings = read_findings(folder, records)
     tables = all_tables(records, findings.robustness)
     if overlaps and (agreement := overlap_table(read_overlaps(folder, records))):
         tables.append(agreement)
     suites = {record.suite for record in records}
-    return Contents(records, findings, origin_of(folder), tables, published(suites) if with_paper else [])
+    others = published(suites) if with_paper else []
+    return Contents(records, findings, origin_of(folder), tables, others, sparsity)
 
 
 def write_page(contents: Contents, file: Path, refresh: int | None = None) -> None:
@@ -44,18 +49,23 @@ def write_files(contents: Contents, folder: Path) -> list[str]:
             files.append(f"{table.name}.{ending}")
     if not charts_are_here():
         return files
-    look = look_of(contents.records)
+    look = look_of(contents)
     return files + write_figures(all_figures(contents.records, contents.findings, look), look, folder)
 
 
-def watch_page(folder: Path, file: Path, with_paper: bool = False, pause: float = _PAUSE) -> Iterator[str]:
-    """Write the page whenever something is done, until all is; each time, how far it is."""
+def watch_page(folder: Path, file: Path, pause: float = _PAUSE, **options: Any) -> Iterator[str]:
+    """Write the page whenever something is done, until all is; each time, how far it is.
+
+    `options` are those of `read_contents`.
+    """
+    if not folder.is_dir():
+        raise DapError(f"there is no folder {folder}: give that of a study or of a run")
     seen = None
     while True:
         origin = origin_of(folder)
         now = {path: path.stat().st_mtime_ns for path in folder.glob(f"**/{RESULT}")}
-        if now != seen and any(path.parent.parent == folder for path in now):
-            write_page(read_contents(folder, with_paper), file, None if origin.finished else max(1, round(pause)))
+        if now != seen and any((place / RESULT).is_file() for place in run_places(folder)):
+            write_page(read_contents(folder, **options), file, None if origin.finished else max(1, round(pause)))
             seen = now
             yield origin.status
         if origin.finished:

@@ -164,6 +164,15 @@ def read_json(file: Path) -> dict[str, Any]:
         raise DapError(f"{file} is damaged ({error}): remove the run's folder to start again") from None
 
 
+@contextmanager
+def intact(file: Path) -> Iterator[None]:
+    """Inside, what was read from `file` is taken apart: whatever is not as it was written is said of the file."""
+    try:
+        yield
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
+        raise DapError(f"{file} is damaged ({error!r}): remove the run's folder to start again") from None
+
+
 def _refuse_another(folder: Path, spec: Spec) -> None:
     if (folder / SPEC).exists():
         theirs = read_spec(folder)

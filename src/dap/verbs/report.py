@@ -1,6 +1,7 @@
 """dap report: what runs came to."""
 
 from pathlib import Path
+from typing import Any
 
 
 def report_runs(
@@ -9,6 +10,7 @@ def report_runs(
     files: str | None = None,
     with_paper: bool = False,
     overlaps: bool = False,
+    sparsity: str | None = None,
     watch: bool = False,
     json: bool = False,
 ) -> int:
@@ -24,6 +26,7 @@ def report_runs(
         files: a folder for every table (Markdown, LaTeX, CSV) and figure (SVG, PDF, PNG)
         with_paper: also show the numbers that the paper on domain-aware pruning publishes, apart from yours
         overlaps: also show how far masks agree between methods, seeds and unseen domains; it reads every mask
+        sparsity: that charts of one sparsity show first, and figures show (default: 0.8, or what is nearest)
         watch: write the page again whenever a run is done, until all are
         json: print one JSON object
 
@@ -39,11 +42,12 @@ def report_runs(
 
     folder = _folder(runs)
     page = Path(out) if out else folder / PAGE
+    options: dict[str, Any] = {"with_paper": with_paper, "overlaps": overlaps, "sparsity": sparsity}
     if watch:
-        for status in watch_page(folder, page, with_paper):
+        for status in watch_page(folder, page, **options):
             if not json:
                 print(f"{status} {page}", flush=True)
-    contents = read_contents(folder, with_paper, overlaps)
+    contents = read_contents(folder, **options)
     drawn = charts_are_here()  # without, there are tables all the same
     if drawn:
         write_page(contents, page)

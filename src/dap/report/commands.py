@@ -1,0 +1,60 @@
+"""The command lines that a run's specification stands for."""
+
+import json
+import shlex
+from collections.abc import Iterator, Mapping
+from dataclasses import MISSING, asdict, fields, is_dataclass
+from pathlib import Path
+from typing import Any
+
+from dap.specs import ModelSpec, PruneSpec, Spec, TrainSpec, folder_name
+
+
+def commands_of(spec: Spec, out: str | Path) -> list[str]:
+    """What makes the run again, after what it needs; none for what only a study can say.
+
+    >>> commands_of(TrainSpec("PACS", ("sketch",), root="data", objective="coral"), "runs/coral")
+    ['dap train PACS --targets sketch --root data --objective coral --out runs/coral']
+    """
+    if isinstance(spec, TrainSpec):
+        return [_command("train", spec.suite, dict(_given(spec, leave=("suite",))), out)]
+    if not isinstance(spec, PruneSpec):
+        return []
+    given = dict(_given(spec, leave=("dense",)))
+    if isinstance(spec.dense, str):
+        return [_command("prune", spec.dense, given, out)]
+    if isinstance(spec.dense, ModelSpec):
+        own = dict(_given(spec.dense, leave=("model", "train", "on_corrupt")))
+        return [_command("prune", spec.dense.model, own | given, out)]
+    place = Path(out).parent / folder_name(spec.dense)
+    before = commands_of(spec.dense, place)
+    return [*before, _command("prune", str(place), given, out)] if before else []
+
+
+def _command(verb: str, what: str, options: Mapping[str, str], out: str | Path) -> str:
+    words = [word for name, value in {**options, "out": str(out)}.items() for word in (f"--{name}", value)]
+    return shlex.join(["dap", verb, what, *words])
+
+
+def _given(values: Any, leave: tuple[str, ...] = (), prefix: str = "") -> Iterator[tuple[str, str]]:
+    """What differs from the defaults, as flags."""
+    for part in fields(values):
+        value = getattr(values, part.name)
+        default = part.default if part.default_factory is MISSING else part.default_factory()
+        if part.name in leave or value == default:
+            continue
+        name = f"{prefix}{part.name.replace('_', '-')}"
+        if is_dataclass(value) and isinstance(default, type(value)):
+            yield from _given(value, prefix=f"{name}.")
+        elif isinstance(value, Mapping):
+            yield from ((f"{name}.{key}", _text(item)) for key, item in value.items())
+        elif isinstance(value, tuple) and not prefix:
+            yield name, ",".join(map(str, value))
+        else:
+            yield name, _text(value)
+
+
+def _text(value: Any) -> str:
+    if is_dataclass(value) and not isinstance(value, type):
+        value = asdict(value)
+    return value if isinstance(value, str) else json.dumps(value)
