@@ -91,9 +91,7 @@ def test_the_slider_moves_charts_tables_and_summary(opened, records):
     page = opened()
     slider = page.locator("#sparsity")
     assert page.locator("#sparsity-shown").inner_text() == "50 %"
-    before = {
-        name: page.locator(f"#chart-{name}-0 svg").inner_html() for name in ("layers", "attacks", "dynamics", "logits")
-    }
+    before = {name: page.locator(f"#chart-{name}-0 svg").inner_html() for name in ("layers", "attacks")}
     assert set(shown(page, "#table-suites tbody td:nth-child(2)")) == {"0 %", "50 %"}
     slider.focus()
     page.keyboard.press("ArrowLeft")
@@ -146,6 +144,28 @@ def test_a_sparsity_that_was_not_evaluated_is_said(study, records, findings, ope
     page.keyboard.press("ArrowLeft")
     assert set(shown(page, ".absent")) == {"Nothing was evaluated at this sparsity."}
     assert shown(page, "#layers .absent") == []
+
+
+def test_curves_show_where_a_sparsity_is_reached(study, records, findings, opened, tmp_path):
+    points = [replace(one, sparsity=one.step / 10) for one in findings.points if one.series == "DAP"]
+    flat = {"edges": [-2.0, -1.0, 0.0, 1.0, 2.0], "counts": [16, 4, 10, 10], "threshold": 1.5}
+    found = replace(findings, points=points, histograms=[replace(findings.histograms[0], values=flat)])
+    contents = Contents(records, found, origin_of(study.folder), all_tables(records))
+    write_page(contents, tmp_path / "curves.html")
+    page = opened(address=(tmp_path / "curves.html").as_uri())
+    curve = page.locator("#chart-dynamics-0 .mark-rule.role-mark line")
+    logits = page.locator("#chart-logits-0 .mark-rule.role-mark line[stroke-dasharray='1,3']")
+    before = [rule.bounding_box()["x"] for rule in (curve, logits)]
+    page.locator("#sparsity").focus()
+    page.keyboard.press("End")
+    page.keyboard.press("ArrowLeft")
+    page.wait_for_timeout(300)
+    # Step 4 instead of 6; λ̃ = -1, below which 40 % of the weights lie, instead of 0, below which half of them do.
+    assert curve.bounding_box()["x"] < before[0]
+    assert logits.bounding_box()["x"] < before[1]
+    page.get_by_role("checkbox", name="DAP", exact=True).uncheck()
+    page.wait_for_timeout(300)
+    assert curve.count() == 0
 
 
 def test_the_first_sparsity_can_be_chosen(study, opened, tmp_path):
@@ -266,6 +286,13 @@ def test_every_table_and_figure_as_files(study, tmp_path):
         assert (tmp_path / f"{name}.pdf").read_bytes().startswith(b"%PDF")
         with Image.open(tmp_path / f"{name}.png") as picture:
             assert len(picture.convert("RGB").getcolors(1 << 22) or []) > 10
+    # A legend names what is drawn, and nothing else.
+    named = {
+        name: set(re.findall(r">(Dense|Magnitude|DAP)</text>", (tmp_path / name).read_text()))
+        for name in names
+        if name.endswith("svg")
+    }
+    assert (named["layers.svg"], named["dynamics.svg"]) == ({"Magnitude", "DAP"}, {"Dense", "DAP"})
     assert (tmp_path / "pruning.tex").read_text().startswith("\\begin{table}")
     assert (tmp_path / "published-suites.md").exists()
     agreement = (tmp_path / "overlaps.md").read_text()

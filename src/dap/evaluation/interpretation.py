@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -99,17 +98,6 @@ def against_magnitude(model: nn.Module, masks: Masks) -> dict[str, float]:
         "large_but_pruned": large / max(pruned, 1),
         "by_chance": masks.sparsity,
     }
-
-
-def overlaps(masks: Mapping[str, Masks]) -> list[dict[str, Any]]:
-    """For every pair: the share of weights kept by either that both keep, and what chance would give."""
-    rows = []
-    for (one, first), (other, second) in combinations(masks.items(), 2):
-        if set(first) != set(second):
-            raise DapError(f"masks {one} and {other} are not of the same weights")
-        found = {"overlap": first.overlap(second), "by_chance": chance_overlap(first, second)}
-        rows.append({"one": one, "other": other, **found})
-    return rows
 
 
 def chance_overlap(one: Masks, other: Masks) -> float:

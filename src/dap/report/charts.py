@@ -59,7 +59,6 @@ class Look:
     series: tuple[str, ...]
     sparsity: str  # that is shown where one is
     legend: bool = True  # a page has its own
-    listed: tuple[str, ...] | None = None  # in the legend; None: all
 
     def params(self) -> list[Any]:
         """What a page sets: the sparsity, and the series that are switched off."""
@@ -70,16 +69,7 @@ class Look:
         """Of these channels: color, strokeDash, shape."""
         alt, count = _altair(), len(self.series)
         legend = (
-            alt.Legend(
-                title=None,
-                orient="bottom",
-                columns=2,
-                labelLimit=300,
-                symbolOpacity=1,
-                values=list(self.listed or self.series),
-            )
-            if self.legend
-            else None
+            alt.Legend(title=None, orient="bottom", columns=2, labelLimit=300, symbolOpacity=1) if self.legend else None
         )
 
         def scale(values: Sequence[Any]) -> Any:
@@ -249,10 +239,21 @@ def write_figures(figures: Sequence[Figure], look: Look, folder: Path) -> list[s
         ]
         spec = alt.concat(*charts, columns=2).add_params(*look.params()).to_dict()
         spec["datasets"] = {name: rows for panel in figure.panels.values() for name, rows in panel.datasets.items()}
+        drawn = {row.get("series") for rows in spec["datasets"].values() for row in rows}
+        _list_in_legends(spec, [series for series in look.series if series in drawn])
         for ending in ENDINGS:
             write_atomic(folder / f"{figure.name}.{ending}", picture(spec, ending))
             files.append(f"{figure.name}.{ending}")
     return files
+
+
+def _list_in_legends(part: Any, series: Sequence[str]) -> None:
+    """These and no others: a scale has all, so that a line looks the same in every chart."""
+    for name, inner in part.items() if isinstance(part, dict) else enumerate(part) if isinstance(part, list) else ():
+        if name == "legend" and isinstance(inner, dict):
+            inner["values"] = series
+        elif name != "datasets":
+            _list_in_legends(inner, series)
 
 
 def picture(spec: dict[str, Any], ending: str) -> bytes:

@@ -2,7 +2,6 @@
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from statistics import fmean
 from typing import Any
 
@@ -148,8 +147,7 @@ def logits(histograms: Sequence[Histogram]) -> Figure:
 
 def layers(records: Sequence[Record], look: Look) -> Figure:
     """Where in the network weights were cut."""
-    panels, pruned = {}, {record.series for record in records if record.wished}
-    look = replace(look, listed=tuple(series for series in look.series if series in pruned))
+    panels = {}
     for suite in dict.fromkeys(record.suite for record in records):
         values: dict[tuple[str, str, str, int], list[float]] = defaultdict(list)
         for record in records:
