@@ -4,17 +4,21 @@ import json
 import multiprocessing
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from dap.checkpoints import load_state
 from dap.runs import read_metrics
+from dap.runs.folder import read_json
+from dap.specs import EvaluateSpec, PruneSpec
 from dap.studies.events import Events
 from dap.studies.local import run_locally
 from dap.studies.status import forget_failure, status
@@ -215,3 +219,31 @@ def test_a_folder_of_another_version_is_refused_and_kept(tmp_path):
     assert run_locally(study, [dense], workers=1) == {dense: "failed"}
     assert (place / "spec.json").read_text() == '{"format": 0}'
     assert (place / "result.json").read_text() == "{}"
+
+
+def test_results_that_came_alone_count_and_models_are_made_again_where_they_are_needed(study, tmp_path):
+    alone = replace(study, folder=tmp_path / "runs")
+    for run in study.runs:
+        alone.place(run).mkdir(parents=True)
+        for name in ("spec.json", "result.json"):
+            shutil.copy(study.place(run) / name, alone.place(run) / name)
+    assert all(map(alone.done, alone.runs))
+    assert alone.again([]) == []
+
+    evaluation = next(
+        run
+        for run, spec in study.runs.items()
+        if isinstance(spec, EvaluateSpec) and isinstance(spec.run, PruneSpec) and spec.run.method == "dap"
+    )
+    (alone.place(evaluation) / "result.json").unlink()
+    (pruning,) = alone.needs[evaluation]
+    (dense,) = alone.needs[pruning]
+    assert alone.again([evaluation]) == [dense, pruning]
+    assert not alone.can_begin(evaluation)
+    outcomes = run_locally(alone, [dense, pruning, evaluation], workers=1)
+    assert outcomes == dict.fromkeys([dense, pruning, evaluation], "done")
+    assert not {dense, pruning} & set(alone.again(alone.runs))
+    for run in (dense, pruning):
+        assert read_json(alone.place(run) / "result.json") == read_json(study.place(run) / "result.json")
+    models = [read_json(one.place(evaluation) / "result.json")["models"] for one in (alone, study)]
+    assert models[0] == models[1]

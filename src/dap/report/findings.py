@@ -1,9 +1,7 @@
 """What evaluations found beside accuracy: attacks, corruptions, logits and layers; and curves over the steps."""
 
-import json
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from math import isfinite
 from pathlib import Path
@@ -12,7 +10,7 @@ from typing import Any
 
 from dap.report.records import Record, run_places
 from dap.report.series import DENSE
-from dap.runs.folder import METRICS, RESULT, SPEC, intact, read_json, read_spec
+from dap.runs.folder import RESULT, SPEC, intact, read_json, read_spec
 from dap.runs.opening import place_of
 from dap.specs import EvaluateSpec, PruneSpec, TrainSpec, folder_name
 
@@ -155,15 +153,9 @@ def _points(run: Path, record: Record) -> Iterator[Point]:
             if int(step) in validation:
                 yield Point(*about, int(step), 0.0, _over_parts(watched, record.targets), validation[int(step)])
     elif isinstance(spec, PruneSpec) and spec.watch_every is not None:
-        rows = {}
-        with suppress(FileNotFoundError), open(run / METRICS, encoding="utf-8") as file:
-            for line in file:
-                with suppress(ValueError):  # half a line, as a kill leaves it
-                    if '"watched"' in line and "watched" in (row := json.loads(line)):
-                        rows[row["step"]] = row  # after a resume the last counts
-        for step, row in sorted(rows.items()):
+        for row in read_json(run / RESULT).get("curve", []):
             watched, validation = fmean(row["watched"].values()), fmean(row["validation"].values())
-            yield Point(*about, step, row["sparsity"], watched, validation)
+            yield Point(*about, row["step"], row["sparsity"], watched, validation)
 
 
 def _over_parts(watched: Mapping[str, float], targets: Sequence[str]) -> float:

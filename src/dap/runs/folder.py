@@ -49,8 +49,11 @@ class Metrics:
     def add(self, **row: Any) -> None:
         self.file.write(json.dumps(row) + "\n")
         if time.monotonic() - self.flushed > 1:
-            self.file.flush()
-            self.flushed = time.monotonic()
+            self.flush()
+
+    def flush(self) -> None:
+        self.file.flush()
+        self.flushed = time.monotonic()
 
 
 @contextmanager
@@ -89,10 +92,10 @@ def working_in(folder: Path, spec: Spec, engine: Engine) -> Iterator[Metrics]:
         lock.release()
 
 
-def finished(folder: Path, spec: Spec) -> dict[str, Any] | None:
-    """The result, if the run is done."""
+def finished(folder: Path, spec: Spec, *files: str) -> dict[str, Any] | None:
+    """The result, if the run is done and has these files."""
     _refuse_another(folder, spec)
-    return read_json(folder / RESULT) if (folder / RESULT).exists() else None
+    return read_json(folder / RESULT) if all((folder / name).exists() for name in (RESULT, *files)) else None
 
 
 @contextmanager

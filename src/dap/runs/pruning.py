@@ -6,7 +6,7 @@ spec.json  result.json           of the whole run
 0.8/result.json                  its numbers; it is written last
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from copy import deepcopy
 from dataclasses import asdict
 from pathlib import Path
@@ -33,6 +33,7 @@ from dap.runs.folder import (
     as_read,
     finished,
     read_json,
+    read_metrics,
     read_spec,
     threads,
     working_in,
@@ -58,7 +59,7 @@ def prune_dense(
     `dense` is the folder of the dense training, where the specification does not say it.
     """
     engine, folder = engine or Engine(), Path(folder)
-    done = finished(folder, spec)
+    done = _finished(folder, spec)
     if done is not None and not is_there(spec, folder, dense):
         return done
     opened = open_dense(spec, folder, dense)
@@ -85,7 +86,8 @@ def prune_dense(
         on_step=note,
         engine=engine,
     )
-    there = {row["wished"]: row for row in map(read_json, folder.glob(f"*/{RESULT}")) if "wished" in row}
+    rows = [row for row in map(read_json, folder.glob(f"*/{RESULT}")) if "wished" in row]
+    there = {row["wished"]: row for row in rows if _has_files(folder, row)}
     coming = prune(  # refuses what is wrong before the folder is ours
         model,
         data,
@@ -101,7 +103,7 @@ def prune_dense(
         skip=there,
     )
     with working_in(folder, spec, engine) as metrics, threads(spec.threads):
-        if (done := finished(folder, spec)) is not None:  # someone else has been faster
+        if (done := _finished(folder, spec)) is not None:  # someone else has been faster
             return done
         log.append(metrics)
         if engine.first:
@@ -115,6 +117,9 @@ def prune_dense(
             "dense": _evaluate(model, sources, engine),
             "sparse": dict(sorted(there.items())),
         }
+        if engine.first and METHODS[spec.method].learns and spec.watch_every is not None:
+            metrics.flush()
+            result["curve"] = [row for row in read_metrics(folder) if "watched" in row]
         if engine.first:
             for left_over in folder.glob(
                 "finetuning-*.safetensors"
@@ -122,6 +127,17 @@ def prune_dense(
                 left_over.unlink()
             write_json(folder / RESULT, result)
     return as_read(result)
+
+
+def _finished(folder: Path, spec: PruneSpec) -> dict[str, Any] | None:
+    """The result, if the run is done and its models are there."""
+    done = finished(folder, spec)
+    return done if done is None or all(_has_files(folder, row) for row in done["sparse"].values()) else None
+
+
+def _has_files(folder: Path, row: Mapping[str, Any]) -> bool:
+    place = folder_of(folder, row["wished"])
+    return (place / _MASKS).is_file() and ((place / _MODEL).is_file() or not row["weights moved"])
 
 
 def load_pruned(

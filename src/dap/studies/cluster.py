@@ -84,7 +84,7 @@ class _Schedule:
     def work(self) -> dict[str, str]:
         at_work: dict[Any, str] = {}
         while True:
-            for run in [run for run in self.pending if all(map(self.study.done, self.study.needs[run]))]:
+            for run in [run for run in self.pending if self.study.can_begin(run)]:
                 self.pending.remove(run)
                 at_work[self.task.remote(self.study.runs[run], *self.places)] = run
             if not at_work:

@@ -85,7 +85,7 @@ class Crew:
     def _next(self) -> str | None:
         now = time.monotonic()
         for run in self.pending:
-            if self.later.get(run, 0) <= now and all(map(self.study.done, self.study.needs[run])):
+            if self.later.get(run, 0) <= now and self.study.can_begin(run):
                 return run
         return None
 

@@ -1,6 +1,7 @@
 """A study: one file that stands for many runs."""
 
-from collections.abc import Iterator, Mapping
+import json
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -48,6 +49,42 @@ class Study:
 
     def done(self, run: str) -> bool:
         return (self.place(run) / "result.json").exists()
+
+    def usable(self, run: str) -> bool:
+        """Done, and what other runs need of it is there: a result may have come alone, from another machine."""
+        return self.done(run) and self.done(owner := self._owner(run)) and all(map(Path.is_file, self._files(owner)))
+
+    def again(self, runs: Iterable[str]) -> list[str]:
+        """What is done, but not usable, and needed by `runs`, or by what they need in turn."""
+        found: set[str] = set()
+        queue = [run for run in runs if not isinstance(self.runs[run], BestSpec)]  # which looks at numbers alone
+        while queue:
+            unusable = {self._owner(need) for need in self.needs[queue.pop()] if self.done(need)} - found
+            unusable = {run for run in unusable if self.done(run) and not self.usable(run)}
+            found |= unusable
+            queue += unusable
+        return [run for run in self.runs if run in found]
+
+    def can_begin(self, run: str) -> bool:
+        ready = self.done if isinstance(self.runs[run], BestSpec) else self.usable
+        return all(map(ready, self.needs[run]))
+
+    def _owner(self, run: str) -> str:
+        """Whose model it is: of a search, that of the chosen trial."""
+        is_search = isinstance(self.runs[run], BestSpec) and self.done(run)
+        return json.loads((self.place(run) / "result.json").read_text())["chosen"] if is_search else run
+
+    def _files(self, run: str) -> list[Path]:
+        """What other runs need of it."""
+        spec, place = self.runs[run], self.place(run)
+        if isinstance(spec, TrainSpec):
+            return [place / "model.safetensors", place / "objective.safetensors"]
+        if not isinstance(spec, PruneSpec):
+            return []
+        rows = json.loads((place / "result.json").read_text())["sparse"]
+        folders = {wished: place / wished.replace(":", "-of-") for wished in rows}
+        moved = [folders[wished] / "model.safetensors" for wished, row in rows.items() if row["weights moved"]]
+        return [*(folder / "masks.safetensors" for folder in folders.values()), *moved]
 
     def shard(self, index: int, count: int) -> list[str]:
         """Every `count`th part of the runs from the `index`th on, from 1; a run and what it needs stay together."""
