@@ -8,8 +8,11 @@ from pathlib import Path
 
 import pytest
 import safetensors.torch
+import torch
 
 from dap.cli import VERBS, main
+from dap.data import load_suite
+from dap.models import load_classifier, load_sparse, load_weights, small_resnet
 from dap.runs import load_pruned
 from data.small_suites import make_folder
 
@@ -117,6 +120,57 @@ def test_export(home, here):
     assert "choose one with --sparsity 0.5, 0.8" in here("export", "sparse", "--out", "x.safetensors", code=1)
     here("export", "dense", "--out", "x.safetensors")
     assert safetensors.torch.load_file("x.safetensors").keys() == tensors.keys()
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+def test_export_without_the_zeros(home, here, dtype):
+    sizes = {}
+    for kind in ("dense", "safetensors"):
+        options = ["--sparsity", "0.8", "--format", kind, "--dtype", dtype, "--out", f"{kind}.safetensors"]
+        sizes[kind] = json.loads(here("export", "sparse", *options, "--json"))["bytes"]
+    assert sizes["safetensors"] < sizes["dense"] / 2
+    whole, found = safetensors.torch.load_file("dense.safetensors"), load_sparse("safetensors.safetensors")
+    assert {name: tensor.dtype for name, tensor in found.items()} == {name: one.dtype for name, one in whole.items()}
+    assert all(torch.equal(found[name], tensor) for name, tensor in whole.items())
+    model, card = load_classifier("safetensors.safetensors")
+    assert card.class_names == ("cat", "dog")
+    assert all(torch.equal(model.state_dict()[name], tensor) for name, tensor in whole.items())
+    assert load_weights(small_resnet(2), "safetensors.safetensors").fresh == ()
+
+
+def test_onnx_is_what_predict_takes(home, here):
+    dap(home, "export", "sparse", "--sparsity", "0.8", "--out", "model.onnx")
+    lines = [json.loads(line) for line in dap(home, "predict", "model.onnx", "pets/night", "pets/day/cat", "--json")]
+    assert len(lines) == 30
+    model, _, card = load_pruned("sparse", 0.8)
+    suite = load_suite("pets", pixels=16)
+    for domain, names in (("night", lines[:20]), ("day", lines[20:])):
+        images = suite.domains[domain]
+        chances = model(torch.cat([images[at][0][None] for at in range(len(names))])).softmax(1)
+        for name, row, line in zip(images.names, chances.tolist(), names, strict=False):
+            assert line["image"] == f"pets/{name}"
+            assert list(line["probabilities"].values()) == pytest.approx(row, abs=1e-5)
+            assert line["class"] == card.class_names[row.index(max(row))]
+    assert "pets/day/cat/" in here("predict", "model.onnx", "pets/day/cat").splitlines()[0]
+    Path("broken.jpg").write_bytes(b"no image")
+    assert "cannot read broken.jpg" in here("predict", "model.onnx", "broken.jpg", code=1)
+    assert "there is no nowhere" in here("predict", "model.onnx", "nowhere", code=1)
+    Path("damaged.onnx").write_bytes(Path("model.onnx").read_bytes()[:1000])
+    assert "damaged.onnx is damaged" in here("predict", "damaged.onnx", "pets", code=1)
+    assert "leave --dtype out" in here(
+        "export", "sparse", "--sparsity", "0.8", "--out", "x.onnx", "--dtype", "float16", code=1
+    )
+
+
+def test_a_program_runs_without_dap(home, here):
+    here("export", "sparse", "--sparsity", "0.8", "--out", "model.pt2")
+    code = """
+import sys, torch
+program = torch.export.load("model.pt2").module()
+print(program(torch.zeros(3, 3, 16, 16)).shape[0], "dap" in sys.modules)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["3", "False"]
 
 
 def test_study(home, here):

@@ -37,6 +37,9 @@ def make_parser(function: Callable[..., int], name: str) -> ArgumentParser:
     parser = _Parser(prog=name, description=introduction, formatter_class=_Formatter)
     parser.add_argument("--config", action="config", help="a YAML file with values for these options")
     parser.add_function_arguments(function, as_group=False, as_positional=True)
+    for action in parser._actions:
+        if not action.option_strings and getattr(action, "_typehint", None) == list[str]:  # as many words as there are
+            action.nargs, action._typehint = "+", str  # pyright: ignore[reportAttributeAccessIssue]
     for action in parser._actions:  # --dry-run is how it is written; --dry_run will do
         for option in action.option_strings:
             parser._option_string_actions[option.replace("_", "-")] = action

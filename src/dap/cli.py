@@ -8,6 +8,7 @@ from dap.verbs.completion import completion_script
 from dap.verbs.data import data_check
 from dap.verbs.evaluate import evaluate_models
 from dap.verbs.export import export_model
+from dap.verbs.predict import predict_images
 from dap.verbs.prune import prune_suite
 from dap.verbs.report import report_runs
 from dap.verbs.study import study_retry, study_run, study_status
@@ -23,6 +24,7 @@ VERBS: dict[str, Callable[..., int]] = {
     "study retry": study_retry,
     "report": report_runs,
     "export": export_model,
+    "predict": predict_images,
     "data check": data_check,
     "completion": completion_script,
 }

@@ -19,6 +19,8 @@ from dap.files import replacing
 from dap.models.backbones import create_classifier
 from dap.models.classifier import Classifier
 from dap.models.small_resnet import small_resnet
+from dap.models.sparse import FORMAT as SPARSE
+from dap.models.sparse import load_sparse, save_sparse
 
 _FORMAT = "dap-classifier-1"
 
@@ -34,8 +36,8 @@ class ModelCard:
     notes: dict[str, Any] = field(default_factory=dict)  # anything JSON holds
 
 
-def save_classifier(model: Classifier, path: str | Path, card: ModelCard) -> None:
-    """Write the classifier, whole or not at all.
+def save_classifier(model: Classifier, path: str | Path, card: ModelCard, *, sparse: bool = False) -> None:
+    """Write the classifier, whole or not at all; `sparse` leaves its zeros out (see `save_sparse`).
 
     >>> save_classifier(small_resnet(2), tmp / "dense.safetensors", ModelCard(("cat", "dog"), pixels=32))
     >>> load_classifier(tmp / "dense.safetensors")[1].class_names
@@ -51,6 +53,9 @@ def save_classifier(model: Classifier, path: str | Path, card: ModelCard) -> Non
         description = json.dumps({"recipe": asdict(model.recipe), "card": asdict(card)})
     except (TypeError, ValueError) as error:
         raise DapError(f"the notes hold what JSON cannot ({error}): give plain values") from None
+    if sparse:
+        save_sparse(model.state_dict(), path, {"classifier": description})
+        return
     # Own memory for each: safetensors refuses tensors that share theirs.
     tensors = {name: tensor.cpu().contiguous().clone() for name, tensor in model.state_dict().items()}
     metadata = {"format": _FORMAT, "classifier": description, "checksum": _checksum(tensors, description)}
@@ -66,9 +71,13 @@ def load_classifier(path: str | Path) -> tuple[Classifier, ModelCard]:
     try:
         with safe_open(path, "pt") as file:
             metadata: dict[str, str] = file.metadata() or {}
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  # not a dict
+            is_sparse = metadata.get("format") == SPARSE
+            names = [] if is_sparse else file.keys()
+            tensors = {name: file.get_tensor(name) for name in names}
     except Exception as error:  # the parser has errors of many types for damaged headers
         raise DapError(f"{path} is damaged or not a classifier file ({error}): make it again") from None
+    if is_sparse and "classifier" in metadata:
+        return _rebuild(path, load_sparse(path), **json.loads(metadata["classifier"]))
     found = metadata.get("format", "")
     if found != _FORMAT:
         if found.startswith("dap-classifier-"):

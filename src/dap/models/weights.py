@@ -7,11 +7,14 @@ from typing import Any, NamedTuple
 
 import safetensors.torch
 import torch
+from safetensors import safe_open
 from torch import Tensor
 
 from dap.errors import DapError
 from dap.files import expanded
 from dap.models.classifier import Classifier
+from dap.models.sparse import FORMAT as SPARSE
+from dap.models.sparse import load_sparse
 
 _WRAPPERS = ("state_dict", "model_dict", "model")
 _PREFIXES = ("module.", "_orig_mod.")  # left by DistributedDataParallel and torch.compile
@@ -67,7 +70,11 @@ def read_weights(path: Path) -> dict[str, Tensor]:
         raise DapError(f"no weights at {path}: give a .safetensors or .pth file")
     if path.suffix == ".safetensors":
         try:
-            return safetensors.torch.load_file(path)
+            with safe_open(path, "pt") as file:
+                is_sparse = (file.metadata() or {}).get("format") == SPARSE
+            return load_sparse(path) if is_sparse else safetensors.torch.load_file(path)
+        except DapError:
+            raise
         except Exception as error:  # the parser has errors of many types for damaged headers
             raise DapError(f"{path} is damaged or not a safetensors file ({error}): fetch or make it again") from None
     content = _read_pickled(path)

@@ -14,7 +14,7 @@ from dap.data import Suite
 from dap.dense import load_dense
 from dap.errors import DapError
 from dap.files import replacing
-from dap.models import Classifier, ModelCard, create_classifier, load_weights, save_classifier
+from dap.models import Classifier, ModelCard, create_classifier, load_weights, save_classifier, save_sparse
 from dap.models.weights import read_weights
 from dap.objectives import Erm, Objective
 from dap.runs.folder import RESULT, read_json, read_spec
@@ -116,10 +116,13 @@ def _of_timm(spec: ModelSpec, suite: Suite) -> nn.Module:
     return model
 
 
-def save_model(model: nn.Module, path: Path, card: ModelCard) -> None:
+def save_model(model: nn.Module, path: Path, card: ModelCard, *, sparse: bool = False) -> None:
     """A classifier with its card; of a user's own model the tensors, by their names in it."""
     if isinstance(model, Classifier) and model.recipe is not None:
-        save_classifier(model, path, card)
+        save_classifier(model, path, card, sparse=sparse)
+        return
+    if sparse:
+        save_sparse(model.state_dict(), path)
         return
     tensors = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in model.state_dict().items()}
     with replacing(path) as temporary:

@@ -1,0 +1,125 @@
+"""Sparse files: the values that are not zero, and a bit for every weight that says which they are.
+
+It is a safetensors file. A tensor `w` that is smaller so is stored as `w::values` and `w::bits`, any other as itself;
+the metadata has shapes and checksums. What comes back is what went in, to the bit.
+"""
+
+import json
+import math
+import zlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import safetensors.torch
+import torch
+from safetensors import safe_open
+from torch import Tensor
+
+from dap.errors import DapError
+from dap.files import replacing
+
+FORMAT = "dap-sparse-1"
+_BITS, _VALUES = "::bits", "::values"
+_CHUNK = 2**20  # weights that are unpacked at a time; a multiple of 8
+_WORDS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+
+
+def save_sparse(tensors: Mapping[str, Tensor], path: str | Path, metadata: Mapping[str, str] | None = None) -> None:
+    """Write a state dict, whole or not at all; `metadata` is kept beside it.
+
+    >>> save_sparse({"w": torch.tensor([0.0, 2.0, 0.0, 0.0])}, tmp / "sparse.safetensors")
+    >>> load_sparse(tmp / "sparse.safetensors")["w"]
+    tensor([0., 2., 0., 0.])
+    """
+    stored: dict[str, Tensor] = {}
+    shapes: dict[str, list[int]] = {}
+    for name, tensor in tensors.items():
+        tensor = tensor.detach().cpu().contiguous()
+        kept = _kept(tensor)
+        if kept.numel() / 8 + int(kept.sum()) * tensor.element_size() < tensor.nbytes:
+            shapes[name] = list(tensor.shape)
+            stored[name + _BITS] = torch.from_numpy(np.packbits(kept.numpy()))
+            stored[name + _VALUES] = tensor.view(-1)[kept]
+        else:
+            stored[name] = tensor.clone()  # tied weights share their memory, which the format refuses
+    about = json.dumps({"shapes": shapes, "checksums": {name: _crc(part) for name, part in stored.items()}})
+    said = {**(metadata or {}), "format": FORMAT, "about": about}
+    with replacing(path) as temporary:
+        safetensors.torch.save_file(stored, temporary, {**said, "checksum": _code(said)})
+
+
+def load_sparse(path: str | Path) -> dict[str, Tensor]:
+    """The state dict. The file is memory-mapped and unpacked in pieces, so hardly any memory is needed beside it."""
+    path = Path(path)
+    if not path.is_file():
+        raise DapError(f"no sparse file at {path}")
+    try:
+        with safe_open(path, "pt") as file:
+            return _unpack(file, _about(file.metadata() or {}, path), path)
+    except DapError:
+        raise
+    except Exception as error:  # the parser has errors of many types for damaged files
+        raise DapError(f"{path} is damaged or not a sparse file ({error}): make it again") from None
+
+
+def _about(metadata: Mapping[str, str], path: Path) -> dict[str, Any]:
+    if metadata.get("format") != FORMAT:
+        raise DapError(f"{path} is not a sparse file of dap, or of another version ({metadata.get('format')})")
+    if metadata.get("checksum") != _code({name: text for name, text in metadata.items() if name != "checksum"}):
+        raise _damaged(path)
+    return json.loads(metadata["about"])
+
+
+def _unpack(file: Any, about: Mapping[str, Any], path: Path) -> dict[str, Tensor]:
+    shapes, checksums = about["shapes"], about["checksums"]
+    if set(file.keys()) != set(checksums):
+        raise _damaged(path)
+    tensors: dict[str, Tensor] = {}
+    for name in checksums:
+        if name.endswith(_BITS) and (whole := name.removesuffix(_BITS)) in shapes:
+            tensors[whole] = _unpack_one(file, whole, shapes[whole], checksums, path)
+        elif not (name.endswith(_VALUES) and name.removesuffix(_VALUES) in shapes):
+            tensors[name] = file.get_tensor(name)
+            if _crc(tensors[name]) != checksums[name]:
+                raise _damaged(path)
+    return tensors
+
+
+def _unpack_one(file: Any, name: str, shape: list[int], checksums: Mapping[str, int], path: Path) -> Tensor:
+    bits, values = file.get_slice(name + _BITS), file.get_slice(name + _VALUES)
+    size, taken = math.prod(shape), 0
+    codes = {_BITS: 0, _VALUES: 0}
+    out = torch.zeros(size, dtype=values[0:0].dtype)
+    for start in range(0, size, _CHUNK):
+        stop = min(start + _CHUNK, size)
+        packed = bits[start // 8 : -(-stop // 8)]
+        kept = torch.from_numpy(np.unpackbits(packed.numpy(), count=stop - start)).bool()
+        part = values[taken : taken + int(kept.sum())]
+        out[start:stop][kept] = part
+        taken += len(part)
+        codes = {_BITS: _crc(packed, codes[_BITS]), _VALUES: _crc(part, codes[_VALUES])}
+    if any(checksums[name + ending] != code for ending, code in codes.items()) or values.get_shape() != [taken]:
+        raise _damaged(path)
+    return out.view(shape)
+
+
+def _kept(tensor: Tensor) -> Tensor:
+    """What has a bit that is set: −0 is no 0."""
+    if not tensor.is_floating_point() or tensor.element_size() not in _WORDS:
+        return torch.ones(tensor.numel(), dtype=torch.bool)
+    return tensor.view(-1).view(_WORDS[tensor.element_size()]) != 0
+
+
+def _code(metadata: Mapping[str, str]) -> str:
+    return f"{zlib.crc32(json.dumps(metadata, sort_keys=True).encode()):08x}"
+
+
+def _crc(tensor: Tensor, code: int = 0) -> int:
+    flat = tensor.contiguous().view(-1).view(torch.uint8).numpy()
+    return zlib.crc32(flat, code)  # pyright: ignore[reportArgumentType]  # an array is a buffer
+
+
+def _damaged(path: Path) -> DapError:
+    return DapError(f"{path} is damaged (a checksum differs): make it again")
