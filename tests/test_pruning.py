@@ -44,8 +44,9 @@ def test_the_control_cuts_nothing_and_trains_on():
     model = make_model("convolutional")
     (found,) = prune(model, data(), "control", config=CONFIG, train=TrainConfig(learning_rate=1e-2))
     assert (found.wished, found.masks.sparsity, found.moved) == ("0.0", 0.0, True)
-    with pytest.raises(DapError, match="control cuts nothing: leave sparsities out"):
-        prune(model, data(), "control", [0.5])
+    for wish in ({"sparsities": [0.5]}, {"allocation": "2:4"}):
+        with pytest.raises(DapError, match="control cuts nothing: leave sparsities and patterns out"):
+            prune(model, data(), "control", **wish)
 
 
 def test_any_method_can_be_fine_tuned_and_any_left_as_it_is():

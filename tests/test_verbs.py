@@ -138,7 +138,7 @@ def test_export_without_the_zeros(home, here, dtype):
     assert load_weights(small_resnet(2), "safetensors.safetensors").fresh == ()
 
 
-def test_onnx_is_what_predict_takes(home, here):
+def test_predict_takes_what_export_writes(home, here):
     dap(home, "export", "sparse", "--sparsity", "0.8", "--out", "model.onnx")
     lines = [json.loads(line) for line in dap(home, "predict", "model.onnx", "pets/night", "pets/day/cat", "--json")]
     assert len(lines) == 30

@@ -1,6 +1,6 @@
 """Everything a user sets for dense training and mask learning. Imports no torch: reading options is instant."""
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, Literal, Self
 
 from dap.errors import DapError
@@ -222,6 +222,10 @@ class TrainConfig:
         if isinstance(values.get("swad"), dict):
             values["swad"] = SwadConfig(**_tuples(SwadConfig, values["swad"]))
         return cls(**_tuples(cls, values))
+
+    def canonical(self) -> dict[str, Any]:
+        """What a result depends on: an option that came later counts only where it is used."""
+        return {name: value for name, value in asdict(self).items() if (name, value) != ("patience", None)}
 
     def _check(self) -> None:
         for name in ("steps", "batch_size", "check_every"):

@@ -165,6 +165,8 @@ def _warn_if_far(masks: Masks, wish: str) -> None:
 
 def _cuts(method: str, allocation: str, sparsities: Sequence[float] | None) -> dict[str, Callable[..., Masks]]:
     """What turns scores into masks, by what was asked for."""
+    if METHODS[method].whole and (sparsities is not None or ":" in allocation):
+        raise DapError(f"{method} cuts nothing: leave sparsities and patterns out")
     if pattern := re.fullmatch(r"(\d+):(\d+)", allocation):
         if sparsities:
             raise DapError(f"the pattern {allocation} sets the sparsity: leave sparsities out")
@@ -173,8 +175,6 @@ def _cuts(method: str, allocation: str, sparsities: Sequence[float] | None) -> d
         if allocation not in ALLOCATIONS and not (allocation == "path" == METHODS[method].allocation):
             known = [*ALLOCATIONS, "N:M", *(["path"] if METHODS[method].allocation == "path" else [])]
             raise DapError(f"there is no allocation {allocation!r} for {method}; choose one of {', '.join(known)}")
-        if METHODS[method].whole and sparsities is not None:
-            raise DapError(f"{method} cuts nothing: leave sparsities out")
         sparsities = METHODS[method].sparsities if sparsities is None else sparsities
         for sparsity in sparsities:
             if not (0 < sparsity < 1 or METHODS[method].whole):

@@ -38,7 +38,7 @@ class TrainSpec:
 
     def canonical(self) -> dict[str, Any]:
         """What the result depends on: options that were left open have their values. Not where the images are."""
-        values = asdict(self) | {"train": _train_config(self.train.resolved(self.suite, self.objective))}
+        values = asdict(self) | {"train": self.train.resolved(self.suite, self.objective).canonical()}
         del values["root"]
         return _usual_left_out(values)
 
@@ -59,7 +59,7 @@ class ModelSpec:
     kind: typing.ClassVar[str] = "model"
 
     def canonical(self) -> dict[str, Any]:
-        values = asdict(self) | {"train": _train_config(self.train.resolved(self.suite))}
+        values = asdict(self) | {"train": self.train.resolved(self.suite).canonical()}
         del values["root"]
         return values
 
@@ -164,10 +164,6 @@ def _usual_left_out(values: dict[str, Any]) -> dict[str, Any]:
     if values["precision"] == "32-true":
         del values["precision"]
     return values
-
-
-def _train_config(config: TrainConfig) -> dict[str, Any]:
-    return {name: value for name, value in asdict(config).items() if (name, value) != ("patience", None)}
 
 
 def identity(spec: Spec) -> str:

@@ -236,7 +236,7 @@ class _Training:
 
     def _identity(self) -> dict[str, Any]:
         return {
-            "config": dataclasses.asdict(self.trainer.config),
+            "config": self.trainer.config.canonical(),
             "start": self.trainer.before,
             "objective": self.trainer.objective.identity(),
             "domains": self.domains,

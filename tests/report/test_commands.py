@@ -58,7 +58,9 @@ def test_a_command_asks_for_the_run_it_came_from(spec, asked):
 def test_what_a_run_needs_comes_first(asked):
     spec = PruneSpec(DENSE, "magnitude", (0.5,))
     first, second = commands_of(spec, "runs/sparse")
-    place = f"runs/{folder_name(DENSE)}"
+    place = f"runs/{folder_name(DENSE)}-again"
     assert asked(first) == (DENSE, place)
     assert asked(second) == (replace(spec, dense=place), "runs/sparse")
     assert commands_of(PruneSpec(BestSpec((DENSE, DENSE))), "runs/x") == []
+    own = ModelSpec("mine.nets:build", "images", train=TrainConfig(seed=4))
+    assert commands_of(PruneSpec(own), "runs/x") == []  # there is no option for its seed

@@ -172,8 +172,32 @@ def test_the_first_sparsity_can_be_chosen(study, opened, tmp_path):
     contents = read_contents(study.folder, sparsity="0.3")
     write_page(contents, tmp_path / "chosen.html")
     assert opened(address=(tmp_path / "chosen.html").as_uri()).locator("#sparsity-shown").inner_text() == "30 %"
-    with pytest.raises(DapError, match=r"no model was asked for at 0.4; there are 0.3, 0.5"):
-        write_page(replace(contents, sparsity="0.4"), tmp_path / "none.html")
+    assert Page(replace(contents, sparsity=".29")).look.sparsity == "0.3"  # what is nearest
+    assert Page(replace(contents, records=[], sparsity="0.3")).look.sparsity == ""
+    with pytest.raises(DapError, match=r"no model was asked for at 2:4; there are 0.3, 0.5"):
+        write_page(replace(contents, sparsity="2:4"), tmp_path / "none.html")
+
+
+def test_a_chart_that_was_hidden_is_drawn_when_it_appears(opened, file):
+    page = opened(address=f"{file.as_uri()}#off=DAP")
+    chart = page.locator("#chart-logits-0 svg")
+    assert not chart.is_visible()
+    page.get_by_role("checkbox", name="DAP", exact=True).check()
+    page.wait_for_timeout(300)
+    assert chart.bounding_box()["width"] > 200
+
+
+def test_a_study_that_has_just_begun(study, tmp_path):
+    (tmp_path / "runs").mkdir()
+    shutil.copy(study.folder / "study.yaml", tmp_path / "runs")
+    for run in study.folder.glob("train-*"):
+        shutil.copytree(run, tmp_path / "runs" / run.name)
+    text = (tmp_path / "runs" / "study.yaml").read_text().replace("target: a", "target: [a, b]")
+    (tmp_path / "runs" / "study.yaml").write_text(text)
+    contents = read_contents(tmp_path / "runs")
+    assert all(cell is None for row in contents.tables[0].rows for cell in row.cells[1:])
+    assert not [name for name in write_files(contents, tmp_path / "files") if name.endswith("svg")]
+    assert "accuracy-and-sparsity" not in Page(contents).html().replace(vega(), "")
 
 
 def test_hovering_tells_the_values(opened):

@@ -11,7 +11,7 @@ import pytest
 from dap.errors import DapError
 from dap.report import read_findings, read_records
 from dap.report.charts import Look
-from dap.report.figures import layers
+from dap.report.figures import dynamics, layers
 from dap.report.writing import read_contents
 from dap.studies.work import work_on
 from small_studies import THREE, make_study
@@ -56,6 +56,40 @@ def test_findings_of_a_study(study, records, findings):
     assert {4, 8} <= steps["DAP"]
 
 
+def test_a_curve_is_of_the_same_runs_all_along(findings):
+    dense = [point for point in findings.points if point.series == "Dense"]
+    last = max(point.step for point in dense)
+    shorter = [point for point in dense if (point.seed, point.step) != (0, last)]  # it ran out of patience
+    (panel, _) = dynamics(shorter, Look(("Dense",), "0.5")).panels.values()
+    (rows,) = panel.datasets.values()
+    assert max(row["step"] for row in rows) < last
+    assert {row["seeds"] for row in rows} == {2}
+    waiting = [replace(point, expected=(("a",), ("b",))) for point in dense]
+    assert dynamics(waiting, Look(("Dense",), "0.5")).panels == {}
+
+
+def test_curves_of_earlier_versions_are_in_their_log(study, findings, tmp_path):
+    shutil.copytree(study.folder, tmp_path / "runs")
+    for file in (tmp_path / "runs").glob("prune-*/result.json"):
+        result = json.loads(file.read_text())
+        result.pop("curve", None)
+        file.write_text(json.dumps(result))
+    again = read_findings(tmp_path / "runs", read_records(tmp_path / "runs"))
+    assert sorted(map(repr, again.points)) == sorted(map(repr, findings.points))
+
+
+def test_kinds_of_evaluations_are_chosen_apart(study, records, findings, tmp_path):
+    shutil.copytree(study.folder, tmp_path / "runs")
+    for number, file in enumerate(sorted((tmp_path / "runs").glob("evaluate-*/spec.json"))):
+        values = json.loads(file.read_text())
+        if number:  # all others have attacks with other settings
+            values["spec"]["seed"] = 1
+            file.write_text(json.dumps(values))
+    again = read_findings(tmp_path / "runs", records)
+    assert len(again.histograms) == len(findings.histograms)
+    assert 0 < len(again.robustness) < len(findings.robustness)
+
+
 def test_a_point_is_what_the_run_saw(study, records, findings):
     dense = next(one for one in records if one.series == "Dense")
     result = json.loads((study.folder / dense.run / "result.json").read_text())
@@ -85,12 +119,15 @@ def test_no_runs(tmp_path):
         ("evaluate-*/result.json", '{"models": 3}'),
         ("train-*/environment.json", "[]"),
         ("prune-*/result.json", None),  # an accuracy is no number
+        ("prune-*/result.json", "sparsity"),
     ],
 )
 def test_a_damaged_file_is_named(file, text, study, tmp_path):
     shutil.copytree(study.folder, tmp_path / "runs")
     broken = sorted((tmp_path / "runs").glob(file))[0]
     whole = re.sub(r'"all": [\d.]+', '"all": NaN', broken.read_text(), count=1)
+    if text == "sparsity":
+        whole, text = re.sub(r'"sparsity": [\d.]+', '"sparsity": "x"', broken.read_text(), count=1), None
     broken.write_text(whole if text is None else text)
     with pytest.raises(DapError, match=rf"{broken} is damaged .*: remove the run's folder to start again"):
         read_contents(tmp_path / "runs")

@@ -51,6 +51,19 @@ def test_a_seed_that_a_method_lacks_is_counted():
     assert [(cell.seeds, cell.missing) for cell in cells] == [(2, 0), (1, 1)]
 
 
+def test_the_control_under_attack_is_compared_with_the_dense_model():
+    def finding(series, accuracy, wished=None, **more):
+        return Finding("attacks", "pgd", "1", True, accuracy, "digits", ("a",), 0, series, "Dense", wished, **more)
+
+    table = attacks([finding("Dense", 0.4), finding("Dense, trained on", 0.5), finding("DAP", 0.6, "0.8")], "digits")
+    assert table is not None
+    assert [row.cells[2] for row in table.rows] == ["Dense, trained on", "DAP"]
+    assert [round(row.cells[9].mean, 3) for row in table.rows] == [0.1, 0.2]
+    waiting = attacks([finding("Dense", 0.4, expected=(("b",),)), finding("DAP", 0.6, "0.8")], "digits")
+    assert waiting is not None
+    assert waiting.rows[0].cells[7:] == (None, None, None)
+
+
 def test_what_training_on_gains_is_against_the_dense_model():
     control = [record(unseen, seed, method="Dense, trained on", wished=None) for seed, unseen in ((0, 0.6), (1, 0.9))]
     table = pruning([dense(0.5), dense(0.7, seed=1), record(0.4), *control])

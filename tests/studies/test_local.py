@@ -228,7 +228,7 @@ def test_results_that_came_alone_count_and_models_are_made_again_where_they_are_
         for name in ("spec.json", "result.json"):
             shutil.copy(study.place(run) / name, alone.place(run) / name)
     assert all(map(alone.done, alone.runs))
-    assert alone.again([]) == []
+    assert alone.again_for([]) == []
 
     evaluation = next(
         run
@@ -238,11 +238,13 @@ def test_results_that_came_alone_count_and_models_are_made_again_where_they_are_
     (alone.place(evaluation) / "result.json").unlink()
     (pruning,) = alone.needs[evaluation]
     (dense,) = alone.needs[pruning]
-    assert alone.again([evaluation]) == [dense, pruning]
+    assert alone.again_for([evaluation]) == [dense, pruning]
     assert not alone.can_begin(evaluation)
-    outcomes = run_locally(alone, [dense, pruning, evaluation], workers=1)
+    outcomes = run_locally(alone, [evaluation], workers=1)
     assert outcomes == dict.fromkeys([dense, pruning, evaluation], "done")
-    assert not {dense, pruning} & set(alone.again(alone.runs))
+    assert alone.can_begin(evaluation)
+    (alone.place(dense) / "objective.safetensors").unlink()
+    assert alone.again_for([evaluation]) == [dense]  # masks alone are no model
     for run in (dense, pruning):
         assert read_json(alone.place(run) / "result.json") == read_json(study.place(run) / "result.json")
     models = [read_json(one.place(evaluation) / "result.json")["models"] for one in (alone, study)]

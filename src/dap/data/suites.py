@@ -71,7 +71,8 @@ def load_suite(
 
 def list_suite(what: str | Path, root: str | Path | None = None) -> Contents:
     """What there is of a suite, without opening an image."""
-    name, path = str(what), Path(what)
+    name = str(what)
+    path = Path(name) if name in SUITES or name.startswith("hf:") else expanded(name)
     if name in SUITES:
         benchmark = SUITES[name]
         folder = benchmark.place(root)

@@ -125,7 +125,7 @@ def lines(rows: Rows, look: Look, along: str) -> Panel:
     alt = _altair()
     axes: dict[str, Callable[[], Any]] = {
         "sparsity": lambda: alt.X("sparsity:Q", axis=alt.Axis(format="%"), scale=alt.Scale(domain=[0, 1])),
-        "step": lambda: alt.X("step:Q", scale=alt.Scale(zero=True)),
+        "step": lambda: alt.X("step:Q", scale=alt.Scale(domain=[0, max(row["step"] for row in rows)])),
         "severity": lambda: alt.X("severity:O", axis=alt.Axis(labelAngle=0)),
     }
     source, datasets = _source(rows)
@@ -140,7 +140,7 @@ def lines(rows: Rows, look: Look, along: str) -> Panel:
     points = base.mark_point(filled=True, opacity=1, size=55 if along != "step" else 25).encode(
         y=accuracy, tooltip=tips, **look.encodings("shape")
     )
-    layers_ = [band, line, points]
+    layers_ = [*([band] if any("low" in row for row in rows) else []), line, points]
     if along == "step":
         there = base.transform_filter("toNumber(sparsity) > 0 && datum.sparsity >= toNumber(sparsity)")
         there = there.transform_aggregate(step="min(step)", groupby=["series"])
@@ -212,7 +212,7 @@ def histogram(values: Mapping[str, Any], series: str = "") -> Panel:
         alt.Chart(source)
         .mark_bar(color=COLOURS[1])
         .encode(
-            x=alt.X("from:Q", title="λ̃"),
+            x=alt.X("from:Q", title="λ̃", scale=alt.Scale(domain=[min(-1.0, edges[0]), max(1.0, edges[-1])])),
             x2="to:Q",
             y=alt.Y("weights:Q", scale=alt.Scale(type="log", domainMin=1)),
             y2=alt.datum(1),

@@ -24,9 +24,11 @@ def commands_of(spec: Spec, out: str | Path) -> list[str]:
     if isinstance(spec.dense, str):
         return [_command("prune", spec.dense, given, out)]
     if isinstance(spec.dense, ModelSpec):
-        own = dict(_given(spec.dense, leave=("model", "train", "on_corrupt")))
+        own = dict(_given(spec.dense, leave=("model",)))
+        if any(name.startswith(("train.", "on-corrupt")) for name in own):  # which the command has no options for
+            return []
         return [_command("prune", spec.dense.model, own | given, out)]
-    place = Path(out).parent / folder_name(spec.dense)
+    place = Path(out).with_name(f"{folder_name(spec.dense)}-again")
     before = commands_of(spec.dense, place)
     return [*before, _command("prune", str(place), given, out)] if before else []
 

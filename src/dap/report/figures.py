@@ -1,6 +1,6 @@
 """The figures of the paper, from records and findings."""
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from statistics import fmean
 from typing import Any
@@ -74,7 +74,8 @@ def _tradeoff_rows(records: Sequence[Record], sides: Mapping[bool, Side] = _BOTH
             for series, model in dict.fromkeys([*begins, *((model[0], model) for model in numbers.models)]):
                 if band := _band(numbers.seeds(suite, *model)):
                     rows.append({"series": series, "sparsity": shares.get(model, 0.0), **band})
-            yield f"{suite}, {SIDES[unseen]}", rows
+            if rows:
+                yield f"{suite}, {SIDES[unseen]}", rows
 
 
 def dynamics(points: Sequence[Point], look: Look) -> Figure:
@@ -82,7 +83,8 @@ def dynamics(points: Sequence[Point], look: Look) -> Figure:
     panels = {}
     for suite in dict.fromkeys(point.suite for point in points):
         ours = [point for point in points if point.suite == suite]
-        every = {point.targets for point in ours}
+        every = {targets for point in ours for targets in (point.targets, *point.expected)}
+        trials = Counter(series for series, *_ in {(point.series, point.seed, point.targets) for point in ours})
         for unseen in (True, False):
             values: Trials[tuple[str, int]] = defaultdict(lambda: defaultdict(dict))
             shares: dict[tuple[str, int], list[float]] = defaultdict(list)
@@ -92,11 +94,14 @@ def dynamics(points: Sequence[Point], look: Look) -> Figure:
                 shares[key].append(point.sparsity)
             rows = [
                 {"series": series, "step": step, "sparsity": fmean(shares[series, step]), **band}
-                for (series, step), trials in sorted(values.items())
-                if (band := _band(over_domains(trials, every)))
+                for (series, step), found in sorted(values.items())
+                if len(shares[series, step]) == trials[series]  # or the mean would be of others from step to step
+                if (band := _band(over_domains(found, every)))
             ]
-            panels[f"{suite}, {SIDES[unseen]}"] = lines(rows, look, "step")
+            if rows:
+                panels[f"{suite}, {SIDES[unseen]}"] = lines(rows, look, "step")
     note = "Mean over unseen domains ± one standard deviation over seeds; nothing is selected by unseen domains."
+    note += " Steps that every run has: a curve ends with the run that stops first."
     note += " A rule marks where a method reaches the chosen sparsity."
     return Figure("dynamics", "Accuracy over the steps", note, panels)
 
@@ -108,6 +113,8 @@ def robustness(findings: Findings, look: Look, kind: str) -> Figure:
     for suite in dict.fromkeys(finding.suite for finding in ours):
         for unseen in (True, False):
             rows = list(_robustness_rows([one for one in ours if (one.suite, one.unseen) == (suite, unseen)]))
+            if not rows:
+                continue
             if kind == "corruptions":
                 panels[f"{suite}, {SIDES[unseen]}"] = dots(rows, look)
                 continue

@@ -1,16 +1,16 @@
 """What evaluations found beside accuracy: attacks, corruptions, logits and layers; and curves over the steps."""
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from math import isfinite
+from functools import cached_property
+from math import inf, isfinite
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
 from dap.report.records import Record, run_places
-from dap.report.series import DENSE
-from dap.runs.folder import RESULT, SPEC, intact, read_json, read_spec
+from dap.runs.folder import METRICS, RESULT, SPEC, intact, read_json, read_metrics, read_spec
 from dap.runs.opening import place_of
 from dap.specs import EvaluateSpec, PruneSpec, TrainSpec, folder_name
 
@@ -33,6 +33,7 @@ class Finding:
     dense: str
     wished: str | None
     images: int | None = None  # of each domain at most; None: all
+    expected: tuple[tuple[str, ...], ...] = ()  # see `Record`
 
 
 @dataclass(frozen=True)
@@ -56,6 +57,7 @@ class Point:
     sparsity: float
     unseen: float
     validation: float
+    expected: tuple[tuple[str, ...], ...] = ()  # see `Record`
 
 
 @dataclass(frozen=True)
@@ -68,22 +70,24 @@ class Findings:
 def read_findings(folder: str | Path, records: Sequence[Record]) -> Findings:
     """Of every evaluation beside the runs of `records`, and of their logs."""
     folder = Path(folder)
-    models = {(record.run, record.wished): record for record in records}
-    found = Findings([], [], [])
     places = run_places(folder)
-    evaluations: dict[tuple[Any, ...], list[tuple[Path, str]]] = defaultdict(list)
+    evaluations: list[_Evaluation] = []
     for place in [*places, *(own for run in places for own in sorted(run.glob(f"{EVALUATION}*")))]:
         if (place / SPEC).is_file() and (place / RESULT).is_file():
             spec = read_spec(place)
             if isinstance(spec, EvaluateSpec):
                 run = place_of(spec.run, place).name if isinstance(spec.run, str) else folder_name(spec.run)
-                settings = (spec.images, spec.restarts, spec.random_start, spec.seed)
-                evaluations[settings].append((place, run))
-    if evaluations:  # only what was measured alike is compared: of several settings the one that most have
-        settings = max(evaluations, key=lambda one: (len(evaluations[one]), one[0] is None, one[0] or 0))
-        for place, run in evaluations[settings]:
-            with intact(place / RESULT):
-                _read_evaluation(found, run, read_json(place / RESULT), models, settings[0])
+                evaluations.append(_Evaluation(place, run, spec))
+    found = Findings([], [], [])
+    for kind in SETTINGS:
+        for one in _alike(evaluations, kind):
+            with intact(one.place / RESULT):
+                found.robustness.extend(_robustness(one, kind, records))
+    for one in evaluations:
+        pruned = next((record for record in records if record.run == one.run and record.wished), None)
+        with intact(one.place / RESULT):
+            if pruned and (logits := one.result.get("interpretation", {}).get("logits")):
+                found.histograms.append(Histogram(one.run, pruned, logits))
     by_run = {record.run: record for record in records}
     for place in places:
         if place.name in by_run and (place / RESULT).is_file():
@@ -92,25 +96,43 @@ def read_findings(folder: str | Path, records: Sequence[Record]) -> Findings:
     return found
 
 
-def _read_evaluation(
-    found: Findings,
-    run: str,
-    result: Mapping[str, Any],
-    models: Mapping[tuple[str, str | None], Record],
-    images: int | None,
-) -> None:
-    ours = [record for (name, _), record in models.items() if name == run]
-    sparse = [record for record in ours if record.wished]
-    for name, row in result["models"].items():
-        record = models.get((run, name))
-        if record is None and ours and name == "dense":  # of a training, or that of a pruning
-            record = next((one for one in models.values() if _is_dense_of(one, ours[0])), None)
-        elif record is None:
-            record = next((one for one in ours if one.wished is None and one.method != DENSE), None)  # the control
+# What numbers of a kind depend on beside the model.
+SETTINGS: dict[str, Callable[[EvaluateSpec], tuple[Any, ...]]] = {
+    "attacks": lambda spec: (spec.images, spec.restarts, spec.random_start, spec.seed),
+    "corruptions": lambda spec: (spec.images,),
+}
+
+
+@dataclass(frozen=True)
+class _Evaluation:
+    place: Path
+    run: str
+    spec: EvaluateSpec
+
+    @cached_property
+    def result(self) -> dict[str, Any]:
+        return read_json(self.place / RESULT)
+
+
+def _alike(evaluations: Sequence[_Evaluation], kind: str) -> list[_Evaluation]:
+    """Only what was measured alike is compared: of several settings the one that most have."""
+    groups: dict[tuple[Any, ...], list[_Evaluation]] = defaultdict(list)
+    for one in evaluations:
+        if getattr(one.spec, kind):
+            groups[SETTINGS[kind](one.spec)].append(one)
+    return max(groups.values(), key=lambda group: (len(group), group[0].spec.images or inf), default=[])
+
+
+def _robustness(one: _Evaluation, kind: str, records: Sequence[Record]) -> Iterator[Finding]:
+    ours = [record for record in records if record.run == one.run]
+    for name, row in one.result["models"].items():
+        if name == "dense":  # of a training, or that of a pruning
+            record = next((dense for dense in records if ours and _is_dense_of(dense, ours[0])), None)
+        else:
+            known = (record for record in ours if record.series != record.dense)
+            record = next((record for record in known if record.wished in (name, None)), None)  # None: the control
         if record is not None:
-            found.robustness.extend(_robustness(record, row, images))
-    if sparse and "logits" in result.get("interpretation", {}):
-        found.histograms.append(Histogram(run, sparse[0], result["interpretation"]["logits"]))
+            yield from _of_kind(kind, record, row, one.spec.images)
 
 
 def _is_dense_of(dense: Record, model: Record) -> bool:
@@ -118,9 +140,10 @@ def _is_dense_of(dense: Record, model: Record) -> bool:
     return (dense.series, dense.suite, dense.targets, dense.seed) == ours
 
 
-def _robustness(record: Record, row: Mapping[str, Any], images: int | None) -> Iterator[Finding]:
-    def finding(kind: str, case: str, severity: str, unseen: bool, accuracies: Sequence[float]) -> Finding:
-        about = (record.suite, record.targets, record.seed, record.series, record.dense, record.wished, images)
+def _of_kind(kind: str, record: Record, row: Mapping[str, Any], images: int | None) -> Iterator[Finding]:
+    def finding(case: str, severity: str, unseen: bool, accuracies: Sequence[float]) -> Finding:
+        trial = (record.suite, record.targets, record.seed)
+        about = (*trial, record.series, record.dense, record.wished, images, record.expected)
         if not all(map(isfinite, accuracies)):
             raise ValueError("an accuracy is not a number")
         return Finding(kind, case, severity, unseen, fmean(accuracies), *about)
@@ -129,18 +152,19 @@ def _robustness(record: Record, row: Mapping[str, Any], images: int | None) -> I
     for unseen, domains in sides.items():
         if not domains:
             continue
-        for number, (attack, severities) in enumerate(row.get("attacks", {}).items()):
+        attacks = row.get("attacks", {}) if kind == "attacks" else {}
+        for number, (attack, severities) in enumerate(attacks.items()):
             if number == 0:
                 clean = next(iter(severities.values()))
-                yield finding("attacks", "clean", "0", unseen, [clean[domain]["clean"] for domain in domains])
+                yield finding("clean", "0", unseen, [clean[domain]["clean"] for domain in domains])
             for severity, found in severities.items():
-                yield finding("attacks", attack, severity, unseen, [found[domain]["accuracy"] for domain in domains])
-        if corrupted := row.get("corruptions"):
-            yield finding("corruptions", "clean", "", unseen, [corrupted[domain]["clean"] for domain in domains])
+                yield finding(attack, severity, unseen, [found[domain]["accuracy"] for domain in domains])
+        if kind == "corruptions" and (corrupted := row.get("corruptions")):
+            yield finding("clean", "", unseen, [corrupted[domain]["clean"] for domain in domains])
             for case in corrupted[domains[0]]["accuracy"]:
                 values = [fmean(corrupted[domain]["accuracy"][case].values()) for domain in domains]
-                yield finding("corruptions", case, "", unseen, values)
-            yield finding("corruptions", "mean", "", unseen, [corrupted[domain]["mean"] for domain in domains])
+                yield finding(case, "", unseen, values)
+            yield finding("mean", "", unseen, [corrupted[domain]["mean"] for domain in domains])
 
 
 def _points(run: Path, record: Record) -> Iterator[Point]:
@@ -151,11 +175,16 @@ def _points(run: Path, record: Record) -> Iterator[Point]:
         validation = {score["step"]: fmean(score["accuracy"].values()) for score in result["validation"]}
         for step, watched in result["watched, not selected by"].items():
             if int(step) in validation:
-                yield Point(*about, int(step), 0.0, _over_parts(watched, record.targets), validation[int(step)])
+                yield Point(
+                    *about, int(step), 0.0, _over_parts(watched, record.targets), validation[int(step)], record.expected
+                )
     elif isinstance(spec, PruneSpec) and spec.watch_every is not None:
-        for row in read_json(run / RESULT).get("curve", []):
+        result = read_json(run / RESULT)
+        if "curve" not in result and (run / METRICS).is_file():  # runs of earlier versions
+            result["curve"] = [row for row in read_metrics(run) if "watched" in row]
+        for row in result.get("curve", []):
             watched, validation = fmean(row["watched"].values()), fmean(row["validation"].values())
-            yield Point(*about, row["step"], row["sparsity"], watched, validation)
+            yield Point(*about, row["step"], row["sparsity"], watched, validation, record.expected)
 
 
 def _over_parts(watched: Mapping[str, float], targets: Sequence[str]) -> float:

@@ -37,7 +37,8 @@ def origin_of(folder: str | Path) -> Origin:
     text = f"{done} of {len(places)} {'run is' if len(places) == 1 else 'runs are'} done."
     documents = {SPEC: (folder / SPEC).read_text()} if single else {}
     title = folder.absolute().name
-    commands = (*(commands_of(read_spec(folder), folder) if single else []), f"dap report {folder}")
+    again = commands_of(read_spec(folder), folder.parent / f"{title}-again") if single else []
+    commands = (*again, f"dap report {folder}")
     return Origin(title, text, commands, documents | _versions(places), 0 < done == len(places))
 
 

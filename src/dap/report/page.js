@@ -51,9 +51,13 @@ function show() {
   for (const part of document.querySelectorAll(".summary[data-wished]")) {
     part.hidden = part.dataset.wished !== now.sparsity || now.hidden.includes(part.dataset.series);
   }
+  let appeared = false;
   for (const panel of document.querySelectorAll(".panel[data-series]")) {
-    panel.hidden = now.hidden.includes(panel.dataset.series);
+    const hidden = now.hidden.includes(panel.dataset.series);
+    appeared ||= panel.hidden && !hidden;
+    panel.hidden = hidden;
   }
+  if (appeared) window.dispatchEvent(new Event("resize")); // a chart that was hidden had no width
   for (const panel of document.querySelectorAll(".panel[data-wishes]")) {
     panel.querySelector(".absent").hidden = panel.dataset.wishes.split(" ").includes(now.sparsity);
   }

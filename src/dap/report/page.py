@@ -36,7 +36,7 @@ class Contents:
     origin: Origin
     tables: Sequence[Table]
     published: Sequence[Table] = ()  # other people's numbers, apart from ours
-    sparsity: str | None = None  # that is shown first
+    sparsity: str = "0.8"  # that is shown first, or what is nearest
 
 
 @dataclass(frozen=True)
@@ -90,13 +90,15 @@ max="{len(self.sparsities) - 1}" step="1" value="{start}"><output id="sparsity-s
 
 
 def look_of(contents: Contents, legend: bool = True) -> Look:
-    """80 %, or what is nearest, is shown first, unless another sparsity is wished."""
-    wished = wishes(contents.records)
-    if (start := contents.sparsity) is not None and start not in wished:
-        raise DapError(f"no model was asked for at {start}; there are {', '.join(wished) or 'none'}")
-    if start is None:
+    """What is nearest to the sparsity that is to be shown first is so."""
+    wished, start = wishes(contents.records), contents.sparsity
+    if start not in wished:
+        try:
+            place = float(start)
+        except ValueError:
+            raise DapError(f"no model was asked for at {start}; there are {', '.join(wished) or 'none'}") from None
         shares = [wish for wish in wished if ":" not in wish]
-        start = min(shares, key=lambda wish: abs(float(wish) - 0.8)) if shares else next(iter(wished), "")
+        start = min(shares, key=lambda wish: abs(float(wish) - place)) if shares else next(iter(wished), "")
     return Look(tuple(dict.fromkeys(record.series for record in in_order(contents.records))), start, legend)
 
 

@@ -68,7 +68,7 @@ def read_records(folder: str | Path) -> list[Record]:
 def _once(records: Iterable[Record]) -> list[Record]:
     """A dense model is known from its own run and from every pruning of it: the former counts."""
     found: dict[tuple[Any, ...], Record] = {}
-    for record in sorted(records, key=lambda record: record.run, reverse=True):  # train-… before prune-…
+    for record in sorted(records, key=lambda record: (record.run.startswith("prune-"), record.run)):
         key = (
             (record.run, record.wished) if record.wished else (record.series, record.suite, record.targets, record.seed)
         )
@@ -154,7 +154,7 @@ def _record(
         dense.targets,
         dense.train.seed,
         wished,
-        row.get("sparsity", 0.0),
+        float(row.get("sparsity", 0.0)),
         fmean(row["validation"].values()),
         fmean(unseen) if unseen else None,
         row.get("kept"),

@@ -240,14 +240,15 @@ def _robustness(findings: Sequence[Finding], name: str, title: str, what: str) -
     for key, trials in by_trial(findings).items():
         case, severity, series, wished, unseen = key
         by_case.setdefault((case, severity), {}).setdefault((series, wished), {})[unseen] = trials
-    models = dict.fromkeys((finding.series, finding.wished, finding.dense) for finding in findings if finding.wished)
-    pruned = {dense for _, _, dense in models}
-    alone = (finding for finding in findings if not finding.wished and finding.series not in pruned)
-    models |= dict.fromkeys((finding.series, None, finding.series) for finding in alone)
+    others = (finding for finding in findings if finding.series != finding.dense)
+    models = dict.fromkeys((finding.series, finding.wished, finding.dense) for finding in others)
+    compared = {dense for _, _, dense in models}
+    alone = (finding for finding in findings if finding.series == finding.dense and finding.dense not in compared)
+    models |= dict.fromkeys((finding.series, None, finding.dense) for finding in alone)
     rows = []
     for (case, severity), found in by_case.items():
         for series, wished, dense in models:
-            ours = found.get((series, wished), {}) if wished else {}
+            ours = found.get((series, wished), {}) if series != dense else {}
             theirs = found.get((dense, None), {})
             cells: list[Any] = []
             for side in (False, True):
@@ -271,7 +272,7 @@ def by_trial(findings: Sequence[Finding]) -> Mapping[tuple[str, str, str, str | 
     for finding in findings:
         key = (finding.case, finding.severity, finding.series, finding.wished, finding.unseen)
         found[key][finding.seed][finding.targets] = finding.accuracy
-    every = {finding.targets for finding in findings}
+    every = {targets for finding in findings for targets in (finding.targets, *finding.expected)}
     return {key: over_domains(seeds, every) for key, seeds in found.items()}
 
 

@@ -22,9 +22,7 @@ PAGE = "report.html"
 _PAUSE = 5.0  # seconds between looks at a study that runs
 
 
-def read_contents(
-    folder: Path, with_paper: bool = False, overlaps: bool = False, sparsity: str | None = None
-) -> Contents:
+def read_contents(folder: Path, with_paper: bool = False, overlaps: bool = False, sparsity: str = "0.8") -> Contents:
     """What there is to show of the runs in `folder`; charts that show one sparsity begin with `sparsity`."""
     records = read_records(folder)
     findings = read_findings(folder, records)

@@ -172,6 +172,8 @@ def intact(file: Path) -> Iterator[None]:
     """Inside, what was read from `file` is taken apart: whatever is not as it was written is said of the file."""
     try:
         yield
+    except DapError:
+        raise
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise DapError(f"{file} is damaged ({error!r}): remove the run's folder to start again") from None
 

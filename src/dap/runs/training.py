@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from dap.data import Suite
-from dap.dense import MODEL, save_dense
+from dap.dense import MODEL, OBJECTIVE, save_dense
 from dap.engine import Engine
 from dap.errors import DapError
 from dap.models import Classifier, ModelCard, create_classifier
@@ -47,7 +47,7 @@ def train_dense(
     ['rotated']
     """
     engine, folder = engine or Engine(), Path(folder)
-    if (done := finished(folder, spec, MODEL)) is not None:
+    if (done := finished(folder, spec, MODEL, OBJECTIVE)) is not None:
         return done
     objective = make_objective(spec.objective, spec.options, spec.suite)
     config = spec.train.resolved(spec.suite, spec.objective)
@@ -55,7 +55,7 @@ def train_dense(
     sources = divide(suite, spec.targets, config.seed)
     model = build(spec, suite)
     with working_in(folder, spec, engine) as metrics, threads(spec.threads):
-        if (done := finished(folder, spec, MODEL)) is not None:  # someone else has been faster
+        if (done := finished(folder, spec, MODEL, OBJECTIVE)) is not None:  # someone else has been faster
             return done
 
         def note(stats: TrainStats) -> None:

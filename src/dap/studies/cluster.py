@@ -88,7 +88,11 @@ class _Schedule:
                 self.pending.remove(run)
                 at_work[self.task.remote(self.study.runs[run], *self.places)] = run
             if not at_work:
-                return self.outcomes  # what is pending needs runs that failed
+                lost = [run for run in self.study.again_for(self.pending) if run not in self.outcomes]
+                if not lost:
+                    return self.outcomes  # what is pending needs runs that failed
+                self.pending = lost + self.pending
+                continue
             ready, _ = self.ray.wait(list(at_work), timeout=_PAUSE)
             for run in at_work.values():
                 if (news := latest(self.study.place(run))) is not None:

@@ -50,7 +50,11 @@ class Crew:
             while self.pending or any(worker.run for worker in self.crew):
                 self._hand_out()
                 if not any(worker.run for worker in self.crew) and not self.later:
-                    break  # what is left needs runs that failed
+                    lost = [run for run in self.study.again_for(self.pending) if run not in self.outcomes]
+                    if not lost:
+                        break  # what is left needs runs that failed
+                    self.pending = lost + self.pending
+                    continue
                 self._listen()
         finally:
             self._dismiss()

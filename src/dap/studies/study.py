@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 from dap.errors import DapError
 from dap.files import write_atomic
+from dap.methods import METHODS
 from dap.specs import BestSpec, EvaluateSpec, ModelSpec, PruneSpec, Spec, TrainSpec, folder_name, read
 from dap.studies.grid import expand
 from dap.studies.yaml_file import read_yaml
@@ -52,18 +53,24 @@ class Study:
 
     def usable(self, run: str) -> bool:
         """Done, and what other runs need of it is there: a result may have come alone, from another machine."""
-        return self.done(run) and self.done(owner := self._owner(run)) and all(map(Path.is_file, self._files(owner)))
+        return self.done(run) and not self.again([run])
 
     def again(self, runs: Iterable[str]) -> list[str]:
-        """What is done, but not usable, and needed by `runs`, or by what they need in turn."""
+        """What is done, but has to be made again for `runs` to be used: its models are gone."""
         found: set[str] = set()
-        queue = [run for run in runs if not isinstance(self.runs[run], BestSpec)]  # which looks at numbers alone
+        queue = list(runs)
         while queue:
-            unusable = {self._owner(need) for need in self.needs[queue.pop()] if self.done(need)} - found
-            unusable = {run for run in unusable if self.done(run) and not self.usable(run)}
-            found |= unusable
-            queue += unusable
+            run = self._owner(queue.pop())
+            if self.done(run) and not all(map(Path.is_file, self._files(run))):
+                found.add(run)
+            if isinstance(self.runs[run], PruneSpec):  # which is opened with its dense model
+                queue += self.needs[run]
         return [run for run in self.runs if run in found]
+
+    def again_for(self, pending: Iterable[str]) -> list[str]:
+        """The same, for what `pending` runs need; a search looks at numbers alone."""
+        searches = (run for run in pending if not isinstance(self.runs[run], BestSpec))
+        return self.again(need for run in searches for need in self.needs[run])
 
     def can_begin(self, run: str) -> bool:
         ready = self.done if isinstance(self.runs[run], BestSpec) else self.usable
@@ -201,7 +208,7 @@ def _evaluations(
     if "evaluate" not in values:
         return
     for where, block in _blocks(values["evaluate"] or {}, "evaluate"):
-        if not isinstance(run, PruneSpec):
+        if not isinstance(run, PruneSpec) or METHODS[run.method].whole:
             block.pop("sparsities", None)  # a dense model has none
         for row in expand(block, EvaluateSpec):
             # The dense model of many prunings is evaluated once, by itself.

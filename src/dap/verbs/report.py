@@ -10,7 +10,7 @@ def report_runs(
     files: str | None = None,
     with_paper: bool = False,
     overlaps: bool = False,
-    sparsity: str | None = None,
+    sparsity: str = "0.8",
     watch: bool = False,
     json: bool = False,
 ) -> int:
@@ -26,7 +26,7 @@ def report_runs(
         files: a folder for every table (Markdown, LaTeX, CSV) and figure (SVG, PDF, PNG)
         with_paper: also show the numbers that the paper on domain-aware pruning publishes, apart from yours
         overlaps: also show how far masks agree between methods, seeds and unseen domains; it reads every mask
-        sparsity: that charts of one sparsity show first, and figures show (default: 0.8, or what is nearest)
+        sparsity: that charts of one sparsity show first, and figures show, or what is nearest
         watch: write the page again whenever a run is done, until all are
         json: print one JSON object
 

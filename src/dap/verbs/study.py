@@ -58,12 +58,11 @@ def study_run(
     runs = _part(plan, shard)
     settled = ("done",) if again else ("done", "failed")
     left = [run for run in runs if status_of(plan, run).state not in settled]
-    left = plan.again(left) + left
     workers = max(1, (os.cpu_count() or 1) // plan.threads) if workers is None else workers
     if workers < 1:
         raise DapError(f"workers is {workers}; it must be at least 1")
     if dry_run:
-        return dry_run_study(plan, left, workers, json)
+        return dry_run_study(plan, plan.again_for(left) + left, workers, json)
     for run in left:
         forget_failure(plan, run)
     keep_file(plan, study)
