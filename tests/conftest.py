@@ -1,5 +1,9 @@
 """Models and data that many tests share."""
 
+import atexit
+import os
+import shutil
+import tempfile
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
@@ -15,6 +19,10 @@ from dap.studies.work import work_on
 from data.small_suites import make_folder
 from pacs import SHARED
 from small_studies import REPORTED, make_study
+
+# Nobody's own cache is touched, also by processes that tests start.
+os.environ["DAP_CACHE"] = tempfile.mkdtemp(prefix="dap-cache-")
+atexit.register(shutil.rmtree, os.environ["DAP_CACHE"], ignore_errors=True)
 
 
 class Attention(nn.Module):

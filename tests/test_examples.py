@@ -58,7 +58,7 @@ def test_links_in_the_docs():
 def test_demo(tmp_path):
     command = [sys.executable, str(ROOT / "examples" / "demo.py"), "--dense-steps", "4", "--steps", "20"]
     command += ["--images", "2", "--sparsities", "0.8", "--out", str(tmp_path / "demo")]
-    environment = {**os.environ, "DAP_CACHE": str(tmp_path), "COLUMNS": "100"}
+    environment = {**os.environ, "COLUMNS": "100"}
     result = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
     for word in ("Dense", "DAP", "Magnitude", "Random", "80 %"):
         assert word in result.stdout

@@ -29,7 +29,7 @@ def test_records_of_a_study(tmp_path):
         result = json.loads((study.folder / record.run / "result.json").read_text())
         row = result["sparse"]["0.5"] if record.wished else result
         assert record.unseen == row["targets"]["plain"]["all"]
-        assert (record.suite, record.targets, record.seed) == ("digits", ("plain",), 0)
+        assert (record.suite, record.targets, record.seed) == ("images", ("plain",), 0)
         assert record in read_records(study.folder / record.run)
     dense = next(record for record in records if record.wished is None)
     assert dense.run.startswith("train-")

@@ -19,15 +19,18 @@ from dap.checkpoints import load_state
 from dap.runs import read_metrics
 from dap.runs.folder import read_json
 from dap.specs import EvaluateSpec, PruneSpec
+from dap.studies import read_study
 from dap.studies.events import Events
 from dap.studies.local import run_locally
 from dap.studies.status import forget_failure, status
 from small_studies import SIX, THREE, TWELVE, contents, leftovers, make_study
 
+LONGER = SIX.replace("steps: 6,", "steps: 70,").replace("check_every: 3", "check_every: 35")
+
 
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory) -> dict[str, str]:
-    return alone(tmp_path_factory.mktemp("undisturbed"), SIX)
+    return alone(tmp_path_factory.mktemp("undisturbed"), LONGER)
 
 
 def alone(folder: Path, text: str) -> dict[str, str]:
@@ -44,7 +47,7 @@ def children() -> list[int]:
 
 
 def test_two_workers_come_to_the_same(undisturbed, tmp_path):
-    study = make_study(tmp_path)
+    study = make_study(tmp_path, LONGER)
     ended: list[str] = []
     run_locally(study, list(study.runs), workers=2, events=Events(ended=lambda run, *_: ended.append(run)))
     assert contents(study) == undisturbed
@@ -58,11 +61,11 @@ def test_two_workers_come_to_the_same(undisturbed, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("times", "pause", "text"), [(3, 6.0, SIX), pytest.param(20, 2.5, TWELVE, marks=pytest.mark.slow)]
+    ("times", "pause", "text"), [(3, 6.0, LONGER), pytest.param(20, 2.5, TWELVE, marks=pytest.mark.slow)]
 )
 def test_workers_that_are_killed_at_random(times, pause, text, request, tmp_path):
     """As the system does when memory runs out: the runs are tried again, and come to the same."""
-    undisturbed = request.getfixturevalue("undisturbed") if text is SIX else alone(tmp_path / "alone", text)
+    undisturbed = request.getfixturevalue("undisturbed") if text is LONGER else alone(tmp_path / "alone", text)
     study = make_study(tmp_path, text)
     rng, kills, over = random.Random(0), [0], threading.Event()
 
@@ -112,12 +115,13 @@ def test_failures_keep_their_traceback_and_what_needs_them_waits(tmp_path):
     assert [run for run, state in states.items() if state == "failed"] == [bad]
     assert sum(state == "waiting" for state in states.values()) == 2
     failure = json.loads((study.place(bad) / "failure.json").read_text())
-    assert failure["error"].startswith("digits has no domain 'moon'")
+    assert failure["error"].startswith("images has no domain 'moon'")
     assert "Traceback" in failure["traceback"]
     forget_failure(study, bad)
     assert {row.run: row.state for row in status(study)}[bad] == "waiting"
 
 
+@pytest.mark.slow
 def test_a_worker_that_is_killed_when_it_has_nothing_to_do(tmp_path):
     study = make_study(tmp_path, THREE)
 
@@ -144,20 +148,20 @@ def test_what_failed_in_other_hands_is_not_done_again(tmp_path):
 
 
 def _work(folder: Path) -> None:
-    study = make_study(folder)
+    study = read_study(folder / "study.yaml", folder / "runs")
     run_locally(study, list(study.runs), workers=1)
 
 
 @pytest.mark.slow
 def test_two_processes_on_one_study_never_do_the_same_run(undisturbed, tmp_path):
     context = multiprocessing.get_context("spawn")
+    study = make_study(tmp_path, LONGER)
     both = [context.Process(target=_work, args=(tmp_path,)) for _ in range(2)]
     for process in both:
         process.start()
     for process in both:
         process.join(300)
         assert process.exitcode == 0
-    study = make_study(tmp_path)
     assert contents(study) == undisturbed
     for run in study.runs:
         rows = (study.place(run) / "metrics.jsonl").read_text().splitlines()
@@ -191,10 +195,10 @@ def test_ctrl_c_saves_and_the_same_command_goes_on(tmp_path):
 
 def test_workers_end_with_whoever_hired_them(tmp_path):
     context = multiprocessing.get_context("spawn")
+    study = make_study(tmp_path, LONGER)
     boss = context.Process(target=_work, args=(tmp_path,))
     boss.start()
     deadline = time.monotonic() + 60
-    study = make_study(tmp_path)
     while not any(row.state == "running" for row in status(study)):
         assert time.monotonic() < deadline
         time.sleep(0.1)
