@@ -4,6 +4,7 @@ import pytest
 
 import baselines
 import corruptions
+import files
 import scoring
 import step
 
@@ -47,3 +48,10 @@ def test_corruptions_benchmark_on_a_small_scale():
     result = corruptions.compare("resnet18", images=4, pixels=32, severities=(1,))
     assert set(result) == {"second_model_over_forward", "first_over_second"}
     assert all(value > 0 for value in result.values())
+
+
+def test_a_sparse_file_of_resnet_50_is_as_small_as_promised():
+    result = files.compare()
+    assert result["fp32"] <= 0.24
+    assert result["fp16"] < 0.28
+    assert set(result) == {"fp32", "fp16", "bf16", "load_over_dense"}
