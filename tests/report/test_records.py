@@ -7,11 +7,14 @@ from dataclasses import replace
 from statistics import fmean
 
 import pytest
+import torch
 
+from dap.bits import pack_bits, unpack_bits
 from dap.errors import DapError
 from dap.report import read_findings, read_records
 from dap.report.charts import Look
 from dap.report.figures import dynamics, layers
+from dap.report.tables import image_differences
 from dap.report.writing import read_contents
 from dap.studies.work import work_on
 from small_studies import THREE, make_study
@@ -145,3 +148,25 @@ def test_layers_are_numbered_for_every_network(records):
     (panel,) = layers(two, Look(("one", "two"), "0.5")).panels.values()
     (rows,) = panel.datasets.values()
     assert [(row["series"], row["place"]) for row in rows] == [(one.series, at) for one in two for at in (1, 2, 3)]
+
+
+def test_which_images_are_right_is_kept(records, findings):
+    for record in records:
+        (bits,) = record.right.values()
+        assert unpack_bits(bits).mean() == pytest.approx(record.unseen)
+        assert len(unpack_bits(bits)) == 20
+    attacked = [one for one in findings.robustness if one.case == "fgsm"]
+    assert attacked
+    for finding in attacked:
+        assert fmean(unpack_bits(bits).mean() for bits in finding.right.values()) == pytest.approx(finding.accuracy)
+
+
+def test_images_are_compared_one_by_one():
+    def bits(*flags):
+        return {("a",): {"a": pack_bits(torch.tensor(flags, dtype=torch.bool))}}
+
+    (found,) = image_differences({0: bits(1, 1, 0, 0)}, {0: bits(1, 0, 1, 0)}).values()
+    assert [one.tolist() for one in found] == [[0, 1, -1, 0]]
+    assert image_differences({0: bits(1, 1)}, {0: bits(1, 0, 1)}) == {}  # of other images
+    assert image_differences({0: bits(1, 1)}, {1: bits(1, 1)}) == {}
+    assert image_differences({0: {("a",): {}}}, {0: {("a",): {}}}) == {}

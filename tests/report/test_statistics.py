@@ -3,11 +3,12 @@
 from itertools import product
 from statistics import fmean, stdev
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dap.report.statistics import Difference, bootstrap_interval, mean_of, over_domains, paired
+from dap.report.statistics import Difference, bootstrap_interval, image_interval, mean_of, over_domains, paired
 
 
 def test_mean_spread_and_standard_error():
@@ -67,3 +68,40 @@ def test_differences_are_paired_by_seed():
 
 def test_a_seed_without_a_domain_has_no_mean():
     assert over_domains({0: {"a": 0.2, "b": 0.4}, 1: {"a": 1.0}}, {"a", "b"}) == {0: pytest.approx(0.3)}
+
+
+def differences(better: int, worse: int, same: int) -> np.ndarray:
+    return np.array([1] * better + [-1] * worse + [0] * same)
+
+
+def test_over_images_the_interval_is_that_of_a_mean():
+    low, high = image_interval([[differences(200, 80, 1720)]])
+    error = ((0.14 - 0.06**2) / 2000) ** 0.5
+    assert (low, high) == pytest.approx((0.06 - 1.96 * error, 0.06 + 1.96 * error), abs=0.002)
+    # Two domains: the mean of both, with half the variance.
+    low, high = image_interval([[differences(200, 80, 1720)] * 2])
+    assert high - low == pytest.approx(2 * 1.96 * error / 2**0.5, abs=0.003)
+
+
+def test_without_noise_in_the_images_the_seeds_are_what_varies():
+    trials = [[differences(50, 0, 0)], [differences(0, 0, 50)], [differences(0, 50, 0)]]
+    assert image_interval(trials) == bootstrap_interval([1.0, 0.0, -1.0])
+
+
+def test_seeds_and_images_vary_together():
+    same = [[differences(60, 20, 120)]] * 3
+    alone = image_interval(same[:1])
+    assert np.diff(image_interval(same)) == pytest.approx(np.diff(alone) / 3**0.5, rel=0.1)
+
+
+def test_a_difference_is_over_images_where_all_are_known():
+    ours, theirs = {0: 0.5, 1: 0.75}, {0: 0.25, 1: 0.25}
+    images = {0: [differences(1, 0, 3)], 1: [differences(2, 0, 2)]}
+    found = paired(ours, theirs, images)
+    assert found is not None
+    assert found.mean == 0.375
+    assert (found.low, found.high) == image_interval(list(images.values()))
+    assert paired(ours, theirs, {0: images[0]}) == paired(ours, theirs)
+    single = paired({0: 0.5}, {0: 0.25}, images)
+    assert single is not None
+    assert single.low is not None

@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
-from torch import nn
+from torch import Tensor, nn
 
 from dap.errors import DapError
 from dap.masking import frozen
@@ -17,6 +17,7 @@ class Score(NamedTuple):
     accuracy: float
     loss: float  # the mean cross-entropy
     images: int
+    right: Tensor | None = None  # [n], bool: which images, of a dataset in its order
 
 
 def accuracy(model: nn.Module, source: Source, batch_size: int = 256, ranks: Ranks = ALONE) -> float:
@@ -35,21 +36,31 @@ def score(model: nn.Module, source: Source, batch_size: int = 256, ranks: Ranks 
     Several ranks divide the batches among them, and all get the result.
     """
     if is_dataset(source):
-        indices = torch.arange(len(source)).split(batch_size)
-        batches = (take(source, part) for part in indices[ranks.rank :: ranks.size] if len(part))
+        indices = [part for part in torch.arange(len(source)).split(batch_size) if len(part)][ranks.rank :: ranks.size]
+        batches = ((part, *take(source, part)) for part in indices)
+        hits = torch.zeros(len(source), dtype=torch.uint8)
     else:
-        batches = (batch for place, batch in enumerate(source) if place % ranks.size == ranks.rank)
+        batches = ((None, *batch) for place, batch in enumerate(source) if place % ranks.size == ranks.rank)
+        hits = None
     first = next(model.parameters(), None)
+    if hits is not None and first is not None:
+        hits = hits.to(first.device)
     right = loss = seen = 0.0
     with frozen(model):
-        for inputs, labels in batches:
+        for part, inputs, labels in batches:
             if first is not None:
                 inputs, labels = inputs.to(first.device), labels.to(first.device)
             logits = Outputs.of(model(inputs)).logits.float()
-            right += int((logits.argmax(1) == labels).sum())
+            correct = logits.argmax(1) == labels
+            right += int(correct.sum())
+            if hits is not None and part is not None:
+                hits[part.to(hits.device)] = correct.to(hits.dtype)
             loss += F.cross_entropy(logits, labels.long(), reduction="sum").item()
             seen += len(labels)
     right, loss, seen = ranks.totals(right, loss, seen)
     if seen == 0:
         raise DapError("accuracy needs at least one image")
-    return Score(right / seen, loss / seen, int(seen))
+    if hits is not None:
+        ranks.sum_([hits])  # each has set its own
+        hits = hits.bool().cpu()
+    return Score(right / seen, loss / seen, int(seen), hits)

@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from dap.bits import pack_bits
 from dap.errors import DapError
 from dap.evaluation.pixels import InPixels, batches
 from dap.masking import frozen
@@ -58,6 +59,7 @@ class Attacked(NamedTuple):
     accuracy: float  # under it
     no_gradient: float | None  # the share of images whose loss has no gradient, which FGSM and PGD cannot attack
     images: int
+    right: str = ""  # which images are right under it, in order: see `dap.bits`
 
 
 def perturb(model: nn.Module, pixels: Tensor, labels: Tensor, attack: Attack, first: int = 0) -> Tensor:
@@ -93,7 +95,8 @@ def under_attack(
     """Every model under the attack, each attacked on its own, on the first `images` of a dataset."""
     found = {}
     for name, model in models.items():
-        right = fooled = still = seen = 0
+        right = still = seen = 0
+        left: list[Tensor] = []
         device = model.mean.device
         with frozen(model):
             for inputs, labels in batches(source, batch_size, images):
@@ -106,11 +109,12 @@ def under_attack(
                     clean = model(pixels).argmax(1) == labels
                     right += int(clean.sum())
                     # An image that is wrong without the attack needs none.
-                    fooled += int((clean & _fooled(model(adversarial), labels)).sum())
+                    left.append(clean & ~_fooled(model(adversarial), labels))
                 seen += len(labels)
         if seen == 0:
             raise DapError("an attack needs at least one image")
-        found[name] = Attacked(right / seen, (right - fooled) / seen, still / seen, seen)
+        robust = torch.cat(left)
+        found[name] = Attacked(right / seen, int(robust.sum()) / seen, still / seen, seen, pack_bits(robust))
     return found
 
 

@@ -6,6 +6,7 @@ from importlib.util import find_spec
 import torch
 from torch import Tensor
 
+from dap.bits import pack_bits
 from dap.errors import DapError
 from dap.evaluation.attacks import Attacked, check_attackable
 from dap.evaluation.pixels import InPixels, batches
@@ -55,7 +56,7 @@ def auto_attack(
             robust[still], _ = _right(model, found, labels[still], batch_size)
     rows = zip(parts, clean.split(sizes), robust.split(sizes), strict=True)
     return {
-        domain: Attacked(int(ours.sum()) / len(ours), int(left.sum()) / len(left), None, len(ours))
+        domain: Attacked(int(ours.sum()) / len(ours), int(left.sum()) / len(left), None, len(ours), pack_bits(left))
         for domain, ours, left in rows
     }
 

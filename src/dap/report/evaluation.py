@@ -66,7 +66,7 @@ def _attacks(result: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
                     unseen = domain in found["targets"]
                     yield {
                         "model": model, "attack": attack, "severity": int(severity), "domain": domain, "unseen": unseen,
-                        **row,
+                        **{name: value for name, value in row.items() if name != "right"},
                     }  # fmt: skip
 
 

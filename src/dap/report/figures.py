@@ -142,7 +142,7 @@ def _robustness_rows(findings: Sequence[Finding]) -> Iterator[dict[str, Any]]:
 def logits(histograms: Sequence[Histogram]) -> Figure:
     """One for every series and suite: that of the first seed and unseen domain."""
     panels = {}
-    for found in sorted(histograms, key=lambda one: (one.record.seed, one.record.targets)):
+    for found in sorted(histograms, key=lambda one: (one.record.series, one.record.seed, one.record.targets)):
         suite = found.record.suite
         if not any(heading.startswith(f"{suite}, {found.record.series}:") for heading in panels):
             about = f"{'+'.join(found.record.targets)} unseen, seed {found.record.seed}"

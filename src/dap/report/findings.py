@@ -2,7 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from math import inf, isfinite
 from pathlib import Path
@@ -34,6 +34,7 @@ class Finding:
     wished: str | None
     images: int | None = None  # of each domain at most; None: all
     expected: tuple[tuple[str, ...], ...] = ()  # see `Record`
+    right: Mapping[str, str] = field(default_factory=dict)  # by domain, which images: see `dap.bits`
 
 
 @dataclass(frozen=True)
@@ -141,9 +142,11 @@ def _is_dense_of(dense: Record, model: Record) -> bool:
 
 
 def _of_kind(kind: str, record: Record, row: Mapping[str, Any], images: int | None) -> Iterator[Finding]:
-    def finding(case: str, severity: str, unseen: bool, accuracies: Sequence[float]) -> Finding:
+    def finding(
+        case: str, severity: str, unseen: bool, accuracies: Sequence[float], right: Mapping[str, str] | None = None
+    ) -> Finding:
         trial = (record.suite, record.targets, record.seed)
-        about = (*trial, record.series, record.dense, record.wished, images, record.expected)
+        about = (*trial, record.series, record.dense, record.wished, images, record.expected, right or {})
         if not all(map(isfinite, accuracies)):
             raise ValueError("an accuracy is not a number")
         return Finding(kind, case, severity, unseen, fmean(accuracies), *about)
@@ -158,7 +161,8 @@ def _of_kind(kind: str, record: Record, row: Mapping[str, Any], images: int | No
                 clean = next(iter(severities.values()))
                 yield finding("clean", "0", unseen, [clean[domain]["clean"] for domain in domains])
             for severity, found in severities.items():
-                yield finding(attack, severity, unseen, [found[domain]["accuracy"] for domain in domains])
+                right = {domain: found[domain]["right"] for domain in domains if found[domain].get("right")}
+                yield finding(attack, severity, unseen, [found[domain]["accuracy"] for domain in domains], right)
         if kind == "corruptions" and (corrupted := row.get("corruptions")):
             yield finding("clean", "", unseen, [corrupted[domain]["clean"] for domain in domains])
             for case in corrupted[domains[0]]["accuracy"]:

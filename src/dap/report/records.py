@@ -40,6 +40,7 @@ class Record:
     layers: Mapping[str, float] = field(default_factory=dict)  # sparsity
     series: str = ""  # its row in a table, its line in a chart
     dense: str = ""  # the series of the dense model that was pruned
+    right: Mapping[str, str] = field(default_factory=dict)  # by unseen domain, which images: see `dap.bits`
     expected: tuple[tuple[str, ...], ...] = ()  # what is unseen in turn, of a study also what is not done yet
 
 
@@ -160,6 +161,7 @@ def _record(
         row.get("kept"),
         row.get("total"),
         row.get("layers", {}),
+        right=row.get("right", {}),
     )
 
 

@@ -16,6 +16,7 @@ LEVEL = 0.95  # of intervals
 ENOUGH = 6  # seeds; of fewer, intervals leave the truth out far too often
 _EXACT = 8  # values of which every resample is looked at: 6435
 _DRAWS = 20_000  # resamples of more
+_IMAGE_DRAWS = 2_000  # of trials and their images
 
 
 @dataclass(frozen=True)
@@ -39,7 +40,7 @@ class Difference:
     """Between two things that were measured with the same seeds."""
 
     mean: float
-    low: float | None  # of the interval; None of one seed
+    low: float | None  # of the interval, over images too where they are known; else None of one seed
     high: float | None
     seeds: int
 
@@ -75,8 +76,13 @@ def of_both(ours: Mapping[Key, float], theirs: Mapping[Key, float]) -> tuple[dic
     return {key: ours[key] for key in keys}, {key: theirs[key] for key in keys}
 
 
-def paired(ours: Mapping[Any, float], theirs: Mapping[Any, float]) -> Difference | None:
+def paired(
+    ours: Mapping[Key, float], theirs: Mapping[Key, float], images: Mapping[Key, Sequence[np.ndarray]] | None = None
+) -> Difference | None:
     """Ours less theirs, over what both have; None where there is nothing.
+
+    `images` has, by the same keys and for every domain, 1 for an image that we alone have right, −1 for one that they
+    alone have, else 0. Where it is known for all, the interval is over keys and images, else over keys alone.
 
     >>> paired({0: 0.5, 1: 1.0}, {0: 0.25, 1: 0.25, 2: 0.5})
     Difference(mean=0.5, low=0.25, high=0.75, seeds=2)
@@ -85,7 +91,11 @@ def paired(ours: Mapping[Any, float], theirs: Mapping[Any, float]) -> Difference
     differences = [ours[key] - theirs[key] for key in ours]
     if not differences:
         return None
-    low, high = bootstrap_interval(differences) if len(differences) > 1 else (None, None)
+    low = high = None
+    if images is not None and all(key in images for key in ours):
+        low, high = image_interval([images[key] for key in ours])
+    elif len(differences) > 1:
+        low, high = bootstrap_interval(differences)
     return Difference(fmean(differences), low, high, len(differences))
 
 
@@ -100,6 +110,22 @@ def bootstrap_interval(values: Sequence[float], level: float = LEVEL) -> tuple[f
     tail = (1 - level) / 2
     reached = np.searchsorted(np.cumsum(chances[order]), [tail - 1e-9, 1 - tail - 1e-9])
     low, high = means[order[reached]].tolist()
+    return low, high
+
+
+def image_interval(trials: Sequence[Sequence[np.ndarray]], level: float = LEVEL) -> tuple[float, float]:
+    """The same for the mean over trials of the mean over their domains, where trials and their images are resampled."""
+    rng, count = np.random.default_rng(0), len(trials)
+    means = np.zeros((count, _IMAGE_DRAWS, count))  # of a trial, in every place where it is drawn
+    for trial, domains in zip(means, trials, strict=True):
+        for images in domains:
+            shares = [(images > 0).mean(), (images < 0).mean(), (images == 0).mean()]
+            drawn = rng.multinomial(len(images), shares, size=trial.shape)
+            trial += (drawn[..., 0] - drawn[..., 1]) / len(images) / len(domains)
+    chosen = rng.integers(count, size=(_IMAGE_DRAWS, count))
+    places = np.arange(_IMAGE_DRAWS)[:, None], np.arange(count)
+    tail = 50 * (1 - level)
+    low, high = np.percentile(means[chosen, *places].mean(1), [tail, 100 - tail]).tolist()
     return low, high
 
 

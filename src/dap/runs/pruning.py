@@ -194,7 +194,7 @@ def _keep(folder: Path, pruned: Pruned, opened: Opened, engine: Engine) -> dict[
 
 def _evaluate(model: nn.Module, sources: Sources, engine: Engine) -> dict[str, Any]:
     held_out = {domain: accuracy(model, data, ranks=engine.ranks) for domain, data in sources.held_out.items()}
-    return {"validation": held_out, "targets": on_targets(model, sources, engine.ranks)}
+    return {"validation": held_out, **on_targets(model, sources, engine.ranks)}
 
 
 def _refuse_another_model(folder: Path, model: nn.Module) -> None:

@@ -4,8 +4,10 @@ import warnings
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import nn
 
+from dap.bits import pack_bits
 from dap.data import Images, Suite, load_suite, split_suite
 from dap.errors import DapError
 from dap.evaluation import score
@@ -64,12 +66,13 @@ def _warn_of_shared_groups(suite: Suite, targets: tuple[str, ...]) -> None:
             warnings.warn(f"{len(shared)} groups of {target} are also in a source: it is not unseen", stacklevel=3)
 
 
-def on_targets(model: nn.Module, sources: Sources, ranks: Ranks = ALONE) -> dict[str, dict[str, float]]:
-    """The accuracy on every unseen domain: its 80 %, its 20 %, and all of it."""
-    accuracies = {}
+def on_targets(model: nn.Module, sources: Sources, ranks: Ranks = ALONE) -> dict[str, dict[str, Any]]:
+    """`targets`, the accuracy on every unseen domain: its 80 %, its 20 %, and all of it; and `right`, which images."""
+    accuracies, right = {}, {}
     for target, parts in sources.targets.items():
         scores = {part: score(model, data, ranks=ranks) for part, data in parts.items()}
         images = sum(found.images for found in scores.values())
         whole = sum(found.accuracy * found.images for found in scores.values()) / images
         accuracies[target] = {part: found.accuracy for part, found in scores.items()} | {"all": whole}
-    return accuracies
+        right[target] = pack_bits(torch.cat([found.right for found in scores.values() if found.right is not None]))
+    return {"targets": accuracies, "right": right}

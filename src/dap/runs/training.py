@@ -109,5 +109,5 @@ def _result(spec: TrainSpec, dense: Dense, sources: Sources, engine: Engine) -> 
         "watched, not selected by": dense.watched,
     }
     if not dense.interrupted:
-        result["targets"] = on_targets(dense.model, sources, engine.ranks)
+        result |= on_targets(dense.model, sources, engine.ranks)
     return result
