@@ -49,6 +49,22 @@ def test_the_control_cuts_nothing_and_trains_on():
             prune(model, data(), "control", **wish)
 
 
+def test_recalibrated_norms_are_those_of_the_sparse_model():
+    model, sources = make_model("convolutional"), data(batches=3)
+    (plain,) = prune(model, sources, "magnitude", [0.5])
+    (found,) = prune(model, sources, "magnitude", [0.5], recalibrated=True)
+    assert (found.masks, found.moved, plain.moved) == (plain.masks, True, False)
+    parameters = zip(found.model.parameters(), plain.model.parameters(), strict=True)
+    assert all(torch.equal(one, other) for one, other in parameters)
+    # The first norm sees what the sparse first convolution makes of the images.
+    batches = [torch.cat([inputs for inputs, _ in batch.values()]) for batch in sources.stream(torch.device("cpu"))]
+    seen = [plain.model[0](inputs).mean((0, 2, 3)) for inputs in batches]
+    assert torch.allclose(found.model.get_buffer("1.running_mean"), torch.stack(seen).mean(0), atol=1e-5)
+    assert not found.model.training
+    with pytest.raises(DapError, match="no norm layers that keep statistics"):
+        prune(make_model("tied"), sources, "magnitude", [0.5], recalibrated=True)
+
+
 def test_any_method_can_be_fine_tuned_and_any_left_as_it_is():
     model = make_model("convolutional")
     (tuned,) = prune(model, data(), "magnitude", [0.5], finetuned=True, train=TrainConfig(steps=3, learning_rate=1e-2))

@@ -19,6 +19,7 @@ from dap.errors import DapError
 from dap.masking import bake, every_weight, maskable_weights
 from dap.masks import Masks
 from dap.methods import METHODS
+from dap.norms import estimate_norms, norms_of
 from dap.observation import order_of_use
 from dap.sources import Source
 from dap.trainer import TrainStats
@@ -35,7 +36,7 @@ class Pruned:
     masks: Masks
     model: nn.Module  # plain, with zeros in place
     allocation: str  # that made the masks
-    moved: bool  # whether weights that are kept differ from the dense model's
+    moved: bool  # whether weights that are kept, or statistics of norm layers, differ from the dense model's
 
 
 def prune(
@@ -46,6 +47,7 @@ def prune(
     *,
     allocation: str | None = None,
     finetuned: bool | None = None,
+    recalibrated: bool = False,
     config: PruneConfig | None = None,
     train: TrainConfig | None = None,
     validation: Mapping[str, Source] | None = None,
@@ -57,6 +59,7 @@ def prune(
 
     `allocation` is one of `dap.allocation.ALLOCATIONS`, a pattern such as "2:4", which sets the sparsity itself, or for
     mask learning "path"; `finetuned` says whether to train on under the masks. Both are the method's own if not given.
+    `recalibrated` estimates the statistics of norm layers again on the sources' images; no weight moves by that.
     `config` is that of mask learning; which weights are masked is in it, for every method. `train` is for movement and
     fine-tuning; both take as many steps as mask learning, unless it says otherwise. `validation` selects among the
     checkpoints of fine-tuning. Every `watch_every` steps mask learning evaluates its masks on it and on `watch`, and
@@ -83,9 +86,11 @@ def prune(
         raise DapError(f"mask learning ends at target_sparsity={config.target_sparsity}: raise it to reach {highest}")
     if watch_every is not None and watch_every < 1:
         raise DapError(f"watch_every is {watch_every}; it must be at least 1")
+    if recalibrated and not norms_of(model):
+        raise DapError("the model has no norm layers that keep statistics: leave recalibrated out")
     left = {wish: cut for wish, cut in cuts.items() if wish not in skip}
     looks = {"validation": validation, "watch": watch, "eval_every": watch_every} if watch_every is not None else {}
-    pruning = _Pruning(model, data, method, allocation, config, train, validation or {}, tune, looks)
+    pruning = _Pruning(model, data, method, allocation, config, train, validation or {}, tune, recalibrated, looks)
     return pruning.results(list(cuts), left) if left else iter(())
 
 
@@ -101,6 +106,7 @@ class _Pruning:
     train: TrainConfig
     validation: Mapping[str, Source]
     tune: bool
+    recalibrated: bool
     looks: Mapping[str, Any]  # that mask learning takes on its way
 
     def results(self, wishes: Sequence[str], cuts: Mapping[str, Callable[..., Masks]]) -> Iterator[Pruned]:
@@ -112,8 +118,11 @@ class _Pruning:
             _warn_if_far(masks, wish)
             sparse = bake(scores.model or self.model, masks)
             checkpoint = self._finetune(sparse, masks, wish) if self.tune else None
+            if self.recalibrated:
+                device = next(sparse.parameters()).device
+                estimate_norms(sparse, self.data.stream(device), self.data.engine.ranks)
             made_by = "global" if self.allocation == "path" and passed is None else self.allocation
-            yield Pruned(wish, masks, sparse, made_by, moved=self.tune or scores.model is not None)
+            yield Pruned(wish, masks, sparse, made_by, moved=self.tune or self.recalibrated or scores.model is not None)
             if checkpoint is not None and self.data.engine.first:  # only now is it in the caller's hands
                 checkpoint.unlink(missing_ok=True)
 

@@ -92,6 +92,7 @@ class PruneSpec:
     precision: Literal["32-true", "bf16-mixed"] = "32-true"
     # Steps of mask learning between looks at held-out and unseen images, for curves; nothing is selected by them.
     watch_every: int | None = None
+    recalibrated: bool = False  # statistics of norm layers are estimated again, on `batches` of every source domain
 
     kind: typing.ClassVar[str] = "prune"
 
@@ -117,8 +118,10 @@ class PruneSpec:
             del values["watch_every"]
         if not (finetuned or self.method == "movement"):
             del values["finetune"]
-        if not method.looks:
+        if not (method.looks or self.recalibrated):
             del values["batches"]
+        if not self.recalibrated:
+            del values["recalibrated"]
         return _usual_left_out(values)
 
 
@@ -135,6 +138,7 @@ class EvaluateSpec:
     seed: int = 0  # of random starts
     corruptions: bool = False
     images: int | None = None  # of each domain, for attacks and corruptions; None: all
+    per_side: bool = False  # so many of all sources together, and of all unseen domains
     interpret: bool = False
     root: str | None = None  # the folder that holds the suite's own, if it is not where it was
     threads: int | None = None
@@ -152,6 +156,8 @@ class EvaluateSpec:
             del values["seed"]
         if not (self.attacks or self.corruptions):
             del values["images"]
+        if not self.per_side or "images" not in values:
+            del values["per_side"]
         return values
 
 

@@ -1,7 +1,7 @@
 """One step of dense training."""
 
 import math
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from typing import Any, NamedTuple
@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
-from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
+from torch.nn.modules.batchnorm import _NormBase
 
 from dap.averaging import Swad
 from dap.backward import task_gradient
@@ -177,21 +177,6 @@ class Trainer:
             yield
 
     @torch.no_grad()
-    def estimate_norms(self, batches: Iterable[Batches]) -> None:
-        """Give norm layers the statistics of the weights as they are now: those along the way were others."""
-        norms = [module for module in self.model.modules() if isinstance(module, _BatchNorm)]
-        momenta = [norm.momentum for norm in norms]
-        for norm in norms:
-            norm.reset_running_stats()
-            norm.momentum = None  # the mean over all batches
-            norm.train()
-        for batch in batches:
-            self.model(torch.cat([inputs.to(self.device) for inputs, _ in batch.values()]))
-        self.model.eval()
-        for norm, momentum in zip(norms, momenta, strict=True):
-            norm.momentum = momentum
-        self._share_statistics()
-
     def _share_statistics(self) -> None:
         # Each rank saw other images.
         self.ranks.mean_(buffer for buffer in self.model.buffers() if buffer.is_floating_point())

@@ -16,6 +16,7 @@ from dap.engine import Engine, run
 from dap.errors import DapError
 from dap.evaluation.accuracy import score
 from dap.masks import Masks
+from dap.norms import estimate_norms
 from dap.objectives import Erm, Objective
 from dap.objectives.objective import Batches, Loss
 from dap.outputs import Outputs
@@ -215,7 +216,7 @@ class _Training:
         if swad is not None and self.steps_done:
             dense.model.load_state_dict(swad.finish())
             if not self.trainer.config.freeze_norms:
-                self.trainer.estimate_norms(self._more_batches(sources))
+                estimate_norms(dense.model, self._more_batches(sources), self.trainer.ranks)
             dense.selected = swad.end or dense.selected
             dense.score = self._score(dense.selected)
         elif self.best:

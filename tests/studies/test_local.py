@@ -23,9 +23,10 @@ from dap.studies import read_study
 from dap.studies.events import Events
 from dap.studies.local import run_locally
 from dap.studies.status import forget_failure, status
-from small_studies import SIX, THREE, TWELVE, contents, leftovers, make_study
+from small_studies import SIX, THREE, contents, leftovers, make_study
 
 LONGER = SIX.replace("steps: 6,", "steps: 70,").replace("check_every: 3", "check_every: 35")
+LONGEST = LONGER.replace("seed: 0", "seed: [0, 1]")
 
 
 @pytest.fixture(scope="module")
@@ -60,29 +61,27 @@ def test_two_workers_come_to_the_same(undisturbed, tmp_path):
     assert {path: path.stat().st_mtime_ns for path in study.folder.rglob("result.json")} == before  # not made again
 
 
-@pytest.mark.parametrize(
-    ("times", "pause", "text"), [(3, 6.0, LONGER), pytest.param(20, 2.5, TWELVE, marks=pytest.mark.slow)]
-)
-def test_workers_that_are_killed_at_random(times, pause, text, request, tmp_path):
+@pytest.mark.parametrize(("times", "text"), [(3, LONGER), pytest.param(20, LONGEST, marks=pytest.mark.slow)])
+def test_workers_that_are_killed_at_random(times, text, request, tmp_path):
     """As the system does when memory runs out: the runs are tried again, and come to the same."""
     undisturbed = request.getfixturevalue("undisturbed") if text is LONGER else alone(tmp_path / "alone", text)
     study = make_study(tmp_path, text)
-    rng, kills, over = random.Random(0), [0], threading.Event()
+    rng, killed, timers = random.Random(0), [], []
 
     def kill() -> None:
-        while kills[0] < times and not over.wait(rng.uniform(0.5, pause)):  # a worker takes seconds to begin
-            if victims := children():
-                os.kill(rng.choice(victims), signal.SIGKILL)
-                kills[0] += 1
+        if len(killed) < times and (victims := children()):
+            killed.append(rng.choice(victims))
+            os.kill(killed[-1], signal.SIGKILL)
 
-    thread = threading.Thread(target=kill)
-    thread.start()
-    try:
-        outcomes = run_locally(study, list(study.runs), workers=2, retries=100)
-    finally:
-        over.set()
-        thread.join()
-    assert kills[0] == times
+    def soon(run, progress) -> None:  # at any moment after a step, or while another worker begins
+        timers.append(threading.Timer(rng.uniform(0, 0.5), kill))
+        timers[-1].start()
+
+    outcomes = run_locally(study, list(study.runs), workers=2, retries=100, events=Events(progress=soon))
+    for timer in timers:
+        timer.cancel()
+        timer.join()
+    assert len(killed) == times
     assert outcomes == dict.fromkeys(study.runs, "done")
     assert contents(study) == undisturbed
     assert leftovers(study) == []

@@ -121,3 +121,15 @@ def test_no_study(tmp_path):
         read_study(write(tmp_path, "hello"))
     with pytest.raises(DapError, match="the study has no `train:`"):
         read_study(write(tmp_path, "name: x"))
+
+
+def test_the_projects_own_studies_are_sound():
+    files = sorted((Path(__file__).parents[2] / "studies").glob("*.yaml"))
+    studies = {file.stem: read_study(file) for file in files}
+    assert len(studies) >= 3
+    assert {study.folder.name for study in studies.values()} == {"pacs"}
+    # What is attacked is what the other study prunes.
+    attacked = {
+        need for run, needs in studies["pacs-attacks"].needs.items() if run.startswith("eval") for need in needs
+    }
+    assert attacked <= set(studies["pacs-erm"].runs)

@@ -18,6 +18,11 @@ def test_values_are_what_they_look_like(text, value, tmp_path):
     assert type(found) is type(value)
 
 
+def test_blocks_can_be_taken_over(tmp_path):
+    (tmp_path / "a.yaml").write_text("one: &one {a: 1, b: 2}\ntwo:\n  <<: *one\n  b: 3")
+    assert read_yaml(tmp_path / "a.yaml")["two"] == {"a": 1, "b": 3}
+
+
 @pytest.mark.parametrize(
     ("content", "message"),
     [

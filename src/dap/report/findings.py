@@ -32,7 +32,7 @@ class Finding:
     series: str
     dense: str
     wished: str | None
-    images: int | None = None  # of each domain at most; None: all
+    images: str = ""  # how many of them
     expected: tuple[tuple[str, ...], ...] = ()  # see `Record`
     right: Mapping[str, str] = field(default_factory=dict)  # by domain, which images: see `dap.bits`
 
@@ -99,8 +99,8 @@ def read_findings(folder: str | Path, records: Sequence[Record]) -> Findings:
 
 # What numbers of a kind depend on beside the model.
 SETTINGS: dict[str, Callable[[EvaluateSpec], tuple[Any, ...]]] = {
-    "attacks": lambda spec: (spec.images, spec.restarts, spec.random_start, spec.seed),
-    "corruptions": lambda spec: (spec.images,),
+    "attacks": lambda spec: (spec.images, spec.per_side, spec.restarts, spec.random_start, spec.seed),
+    "corruptions": lambda spec: (spec.images, spec.per_side),
 }
 
 
@@ -133,7 +133,7 @@ def _robustness(one: _Evaluation, kind: str, records: Sequence[Record]) -> Itera
             known = (record for record in ours if record.series != record.dense)
             record = next((record for record in known if record.wished in (name, None)), None)  # None: the control
         if record is not None:
-            yield from _of_kind(kind, record, row, one.spec.images)
+            yield from _of_kind(kind, record, row, _how_many(one.spec))
 
 
 def _is_dense_of(dense: Record, model: Record) -> bool:
@@ -141,7 +141,12 @@ def _is_dense_of(dense: Record, model: Record) -> bool:
     return (dense.series, dense.suite, dense.targets, dense.seed) == ours
 
 
-def _of_kind(kind: str, record: Record, row: Mapping[str, Any], images: int | None) -> Iterator[Finding]:
+def _how_many(spec: EvaluateSpec) -> str:
+    count = "All images" if spec.images is None else f"At most {spec.images} images"
+    return f"{count} of each {'side' if spec.per_side and spec.images else 'domain'}."
+
+
+def _of_kind(kind: str, record: Record, row: Mapping[str, Any], images: str) -> Iterator[Finding]:
     def finding(
         case: str, severity: str, unseen: bool, accuracies: Sequence[float], right: Mapping[str, str] | None = None
     ) -> Finding:

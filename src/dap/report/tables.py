@@ -295,9 +295,7 @@ def _robustness(findings: Sequence[Finding], name: str, title: str, what: str) -
     columns = [Column(what), Column("severity"), Column("method"), Column("sparsity")]
     for side in ("sources", "unseen"):
         columns += [Column("dense", side), Column("sparse", side), Column("Δ", side)]
-    images = findings[0].images
-    shown = "All images" if images is None else f"At most {images} images"
-    note = f"{shown} of each domain. {_OVER_SEEDS}. {_DIFFERENCE}"
+    note = f"{findings[0].images} {_OVER_SEEDS}. {_DIFFERENCE}".strip()
     return Table(name, title, note, tuple(columns), tuple(rows))
 
 

@@ -104,7 +104,7 @@ def evaluate(
         models[name] = _assess(name, model, subjects.sources, subjects.card.class_names)
         told("evaluation", number, len(subjects.models))
     pixels = {name: InPixels(model, subjects.card.mean, subjects.card.std) for name, model in subjects.models.items()}
-    domains = _domains(subjects.sources, spec.images)
+    domains = _domains(subjects.sources, spec.images, spec.per_side)
     result: dict[str, Any] = {"models": models}
     if spec.interpret:  # first: it is soon done, and may find something missing
         result["interpretation"] = interpret(run, subjects, folder, told)
@@ -139,10 +139,15 @@ def _assess(name: str, model: nn.Module, sources: Sources, classes: tuple[str, .
     return {**found, "worst": {"domain": worst, "accuracy": whole[worst].accuracy}}
 
 
-def _domains(sources: Sources, images: int | None) -> dict[str, Joined]:
-    """Held-out images of the sources, and all of the unseen domains, up to so many of each."""
-    seen = {domain: Joined([data], images) for domain, data in sources.held_out.items()}
-    return seen | {domain: Joined(list(parts.values()), images) for domain, parts in sources.targets.items()}
+def _domains(sources: Sources, images: int | None, per_side: bool = False) -> dict[str, Joined]:
+    """Held-out images of the sources, and all of the unseen domains, up to so many of each, or of each side."""
+
+    def most(domains: int) -> int | None:
+        return -(-images // domains) if images is not None and per_side else images
+
+    seen = {domain: Joined([data], most(len(sources.held_out))) for domain, data in sources.held_out.items()}
+    unseen = {name: Joined(list(parts.values()), most(len(sources.targets))) for name, parts in sources.targets.items()}
+    return seen | unseen
 
 
 def _options(spec: EvaluateSpec) -> dict[str, Any]:

@@ -95,6 +95,7 @@ def prune_dense(
         spec.sparsities,
         allocation=spec.allocation,
         finetuned=spec.finetuned,
+        recalibrated=spec.recalibrated,
         config=spec.prune,
         train=spec.finetune.over(opened.train),
         validation=sources.held_out,

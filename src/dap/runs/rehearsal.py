@@ -136,7 +136,7 @@ def expect(spec: Spec, costs: Costs) -> Estimate:
         disk = costs.state + models * (costs.masks + moved * costs.model)
     elif isinstance(spec, EvaluateSpec):
         # Beside the sparse models the dense one; a gradient takes as long as three evaluations.
-        images = both if spec.images is None else min(both, spec.images * costs.domains)
+        images = both if spec.images is None else min(both, spec.images * (2 if spec.per_side else costs.domains))
         passes = sum(_PASSES[name] * (spec.restarts if name == "pgd" else 1) for name in spec.attacks)
         passes += 75 * spec.corruptions
         run = read_spec(spec.run) if isinstance(spec.run, str) else spec.run

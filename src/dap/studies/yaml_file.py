@@ -26,7 +26,8 @@ _Loader.add_implicit_resolver(
 
 
 def _mapping(loader: _Loader, node: yaml.MappingNode) -> dict[Any, Any]:
-    keys = [loader.construct_object(key, deep=True) for key, _ in node.value]
+    own = [key for key, _ in node.value if key.tag != "tag:yaml.org,2002:merge"]  # `<<: *other` may be overridden
+    keys = [loader.construct_object(key, deep=True) for key in own]
     for key in keys:
         if keys.count(key) > 1:
             raise yaml.constructor.ConstructorError(None, None, f"{key!r} is there twice", node.start_mark)

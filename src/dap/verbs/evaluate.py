@@ -13,6 +13,7 @@ def evaluate_models(
     seed: int = 0,
     corruptions: bool = False,
     images: int | None = None,
+    per_side: bool = False,
     interpret: bool = False,
     accelerator: str = "auto",
     dense: str | None = None,
@@ -36,6 +37,7 @@ def evaluate_models(
         seed: of random starts
         corruptions: the 15 of ImageNet-C, each at five severities
         images: of each domain, for attacks and corruptions (default: all)
+        per_side: so many of all sources together, and of all unseen domains
         interpret: logits, layers, overlap of masks, and where the models look
         accelerator: auto, cpu or gpu
         dense: where the dense training is now, if it was moved
@@ -66,6 +68,7 @@ def evaluate_models(
         "seed": seed,
         "corruptions": corruptions,
         "images": images,
+        "per_side": per_side,
         "interpret": interpret,
         "root": root,
     }

@@ -33,6 +33,7 @@ def prune_suite(
     accelerator: str = "auto",
     dry_run: bool = False,
     watch_every: int | None = None,
+    recalibrated: bool = False,
     tensorboard: bool = False,
     json: bool = False,
 ) -> int:
@@ -67,6 +68,7 @@ def prune_suite(
         accelerator: auto, cpu or gpu
         dry_run: time a few steps, and say how long it will take and what it needs
         watch_every: steps of mask learning between looks at held-out and unseen images, for curves
+        recalibrated: estimate the statistics of norm layers again after pruning, on source images; weights stay
         tensorboard: draw curves in <out>/tensorboard, for tensorboard --logdir
         json: print the result as one JSON object
 
@@ -93,6 +95,7 @@ def prune_suite(
         threads,
         precision,
         watch_every,
+        recalibrated,
     )
     engine = launch(devices, nodes, precision, accelerator)
     if dry_run:
