@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from dap.masks import Masks
-from dap.report.overlaps import read_overlaps
+from dap.report.overlaps import overlap_table, read_overlaps
 from dap.runs.pruning import masks_file
 
 
@@ -23,6 +23,11 @@ def test_pairs_differ_in_one_thing(study, records):
         assert one.overlap == pytest.approx(both / either)
         assert one.one.wished == one.other.wished
     assert len(read_overlaps(study.folder, records, only=found[0].one.run)) == 2 * (2 + 1)
+
+
+def test_pairs_have_one_name_whatever_the_order_of_runs(study, records):
+    tables = [overlap_table(read_overlaps(study.folder, found)) for found in (records, records[::-1])]
+    assert tables[0] == tables[1]
 
 
 def test_masks_of_another_network_are_left_out(tmp_path, records):
