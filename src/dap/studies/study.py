@@ -69,8 +69,8 @@ class Study:
 
     def again_for(self, pending: Iterable[str]) -> list[str]:
         """The same, for what `pending` runs need; a search looks at numbers alone."""
-        searches = (run for run in pending if not isinstance(self.runs[run], BestSpec))
-        return self.again(need for run in searches for need in self.needs[run])
+        openers = (run for run in pending if not isinstance(self.runs[run], BestSpec))
+        return self.again(need for run in openers for need in self.needs[run])
 
     def can_begin(self, run: str) -> bool:
         ready = self.done if isinstance(self.runs[run], BestSpec) else self.usable
