@@ -3,7 +3,6 @@
 import io
 import re
 import shutil
-import time
 from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
@@ -12,11 +11,10 @@ import pytest
 from PIL import Image
 
 from dap.errors import DapError
-from dap.report import Findings, Record, all_tables, read_records
+from dap.report import Record, all_tables
 from dap.report.origin import origin_of
 from dap.report.page import Contents, Page, vega
-from dap.report.summary import summarise
-from dap.report.writing import read_contents, watch_page, write_files, write_page
+from dap.report.writing import read_contents, write_page
 
 
 @pytest.fixture(scope="module")
@@ -187,19 +185,6 @@ def test_a_chart_that_was_hidden_is_drawn_when_it_appears(opened, file):
     assert float(chart.get_attribute("width")) > 200
 
 
-def test_a_study_that_has_just_begun(study, tmp_path):
-    (tmp_path / "runs").mkdir()
-    shutil.copy(study.folder / "study.yaml", tmp_path / "runs")
-    for run in study.folder.glob("train-*"):
-        shutil.copytree(run, tmp_path / "runs" / run.name)
-    text = (tmp_path / "runs" / "study.yaml").read_text().replace("target: a", "target: [a, b]")
-    (tmp_path / "runs" / "study.yaml").write_text(text)
-    contents = read_contents(tmp_path / "runs")
-    assert all(cell is None for row in contents.tables[0].rows for cell in row.cells[1:])
-    assert not [name for name in write_files(contents, tmp_path / "files") if name.endswith("svg")]
-    assert "accuracy-and-sparsity" not in Page(contents).html().replace(vega(), "")
-
-
 def test_hovering_tells_the_values(opened):
     page = opened()
     page.locator("#chart-accuracy-and-sparsity-0 .mark-symbol path").last.hover(force=True)
@@ -277,105 +262,3 @@ def test_nothing_in_a_name_becomes_a_part_of_the_page(records, findings, study):
 
 def _renamed(record: Record, name: str) -> Record:
     return replace(record, series=f"{record.series} {name}", dense=f"{record.dense} {name}", suite=name)
-
-
-def test_summary(records):
-    (one,) = [found for found in summarise(records) if found.wished == "0.5"]
-    dap = [record for record in records if (record.series, record.wished) == ("DAP", "0.5")]
-    dense = [record for record in records if record.series == "Dense"]
-    gain = 100 * (fmean(record.unseen for record in dap) - fmean(record.unseen for record in dense))
-    assert f"{gain:+.1f} points".replace("-", "−") in one.text
-    assert "2 seeds" in one.text
-    assert "too few to be sure" in one.text
-    many = [replace(record, seed=seed) for record in records for seed in range(6) if record.seed == 0]
-    assert "95 % interval" in summarise(many)[0].text
-    assert one.cards[0].value == f"{100 * dap[0].sparsity:.3g} %"
-    fewer = [one for one in records if one.series != "DAP" or one.seed == 0]  # compared over what both have
-    dense = next(record.unseen for record in fewer if (record.series, record.seed) == ("Dense", 0))
-    (text,) = [found.text for found in summarise(fewer) if found.wished == "0.5"]
-    assert f"the dense model {100 * dense:.1f} %" in text
-    single = [record for record in records if record.seed == 0]
-    assert "one seed, so how sure this is cannot be said" in summarise(single)[0].text
-
-
-def test_every_table_and_figure_as_files(study, tmp_path):
-    names = write_files(read_contents(study.folder, with_paper=True, overlaps=True), tmp_path)
-    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(names)
-    stems = {name.split(".")[0] for name in names if name.endswith(".svg")}
-    assert stems == {
-        "accuracy-and-sparsity", "dynamics", "alpha", "attacks", "logits", "layers"
-    }  # fmt: skip
-    for name in stems:
-        assert (tmp_path / f"{name}.svg").read_text().startswith("<svg")
-        assert (tmp_path / f"{name}.pdf").read_bytes().startswith(b"%PDF")
-        with Image.open(tmp_path / f"{name}.png") as picture:
-            assert len(picture.convert("RGB").getcolors(1 << 22) or []) > 10
-    # A legend names what is drawn, and nothing else.
-    named = {
-        name: set(re.findall(r">(Dense|Magnitude|DAP)</text>", (tmp_path / name).read_text()))
-        for name in names
-        if name.endswith("svg")
-    }
-    assert (named["layers.svg"], named["dynamics.svg"]) == ({"Magnitude", "DAP"}, {"Dense", "DAP"})
-    assert (tmp_path / "pruning.tex").read_text().startswith("\\begin{table}")
-    assert (tmp_path / "published-suites.md").exists()
-    agreement = (tmp_path / "overlaps.md").read_text()
-    assert "| methods | DAP / DAP, α = 0 | 50 % |" in agreement
-    assert "| seeds | DAP | 50 % |" in agreement
-
-
-def test_watching_ends_with_the_study(study, tmp_path):
-    folder = tmp_path / "runs"
-    shutil.copytree(study.folder, folder)
-    late = next(folder.glob("prune-*/result.json"))
-    kept = late.read_bytes()
-    late.unlink()
-    news = watch_page(folder, tmp_path / "report.html", pause=0.05)
-    assert "19 of 20 runs are done" in next(news)
-    assert '<meta http-equiv="refresh"' in (tmp_path / "report.html").read_text()
-    late.write_bytes(kept)
-    assert "20 of 20 runs are done" in next(news)
-    assert next(news, None) is None
-    (late.parent / "failure.json").write_text('{"error": "no room"}')
-    late.unlink()
-    assert "1 failed. The first failure:" in next(watch_page(folder, tmp_path / "failed.html", pause=0.05))
-    assert '<meta http-equiv="refresh"' not in (tmp_path / "failed.html").read_text()  # nothing is to come
-    assert '<meta http-equiv="refresh"' not in (tmp_path / "report.html").read_text()
-
-
-def test_a_study_of_500_runs(records, findings, study):
-    """In time, and not too large."""
-
-    def times(rows):
-        return [
-            replace(row, seed=seed, suite=suite, series=f"{row.series} {number}", dense=f"{row.dense} {number}")
-            for suite in ("one", "two", "three", "four", "five")
-            for number in range(3)
-            for seed in range(5)
-            for row in rows
-            if row.seed == 0
-        ]
-
-    many = times(records)
-    models = {(one.series, one.suite, one.targets, one.seed) for one in many}
-    evaluations = {(one.series, one.suite, one.targets, one.seed) for one in times(findings.robustness)}
-    assert len(models) + len(evaluations) >= 500  # runs
-    found = Findings(times(findings.robustness), findings.histograms, findings.points)
-    vega()  # bundled once for all pages
-    start = time.perf_counter()
-    text = Page(Contents(many, found, origin_of(study.folder), all_tables(many, found.robustness))).html()
-    assert time.perf_counter() - start < 10
-    assert len(text.encode()) < 8e6
-
-
-def test_one_run_and_nothing(study, tmp_path, records):
-    run = next(one.run for one in records if one.series == "DAP")
-    write_page(read_contents(study.folder / run), tmp_path / "one.html")
-    assert "1 of 1 run is done" in (tmp_path / "one.html").read_text()
-    assert "dap prune" in (tmp_path / "one.html").read_text()
-    assert {one.series for one in read_records(study.folder / run)} == {"Dense", "DAP"}
-    with pytest.raises(DapError, match=r"there is no folder .*nowhere"):
-        next(watch_page(tmp_path / "nowhere", tmp_path / "none.html"))
-    with pytest.raises(DapError, match="there are no runs"):
-        write_page(read_contents(tmp_path), tmp_path / "none.html")
-    assert not (tmp_path / "none.html").exists()
