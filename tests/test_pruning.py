@@ -9,7 +9,9 @@ from dap.config import PruneConfig, TrainConfig
 from dap.criteria import Calibration
 from dap.errors import DapError
 from dap.methods import METHODS
+from dap.models import create_classifier
 from dap.pruning import prune
+from dap.structure import remove_channels
 
 SOURCES = {domain: TensorDataset(*batch) for domain, batch in make_batches(size=16).items()}
 CONFIG = PruneConfig(steps=6, target_sparsity=0.6)
@@ -132,8 +134,11 @@ def test_what_is_there_is_not_made_again():
     [
         ({"method": "luck"}, "there is no method 'luck'; choose one of control, random"),
         ({"method": "taylor", "allocation": "path"}, "there is no allocation 'path' for taylor; choose one of global"),
-        ({"method": "dap", "allocation": "x"}, "choose one of global, per_layer, erk, .*, N:M, path"),
-        ({"method": "ior", "allocation": "erk"}, "ior scores whole channels: choose allocation channels or global_"),
+        ({"method": "dap", "allocation": "x"}, "choose one of global, per_layer, erk, .*, flops, .*, path, N:M"),
+        (
+            {"method": "ior", "allocation": "erk"},
+            "ior scores whole channels: choose allocation channels, .*, flops",
+        ),
         ({"method": "ior", "allocation": "2:4"}, "ior scores whole channels"),
         ({"method": "taylor", "sparsities": [1.5]}, "sparsity is 1.5; it is a share between 0 and 1"),
         ({"method": "taylor", "sparsities": [0.5], "allocation": "2:4"}, "the pattern 2:4 sets the sparsity"),
@@ -155,3 +160,38 @@ def test_patterns_spare_transposed_convolutions():
     (pruned,) = prune(model, data(), "magnitude", allocation="2:4")
     assert pruned.masks["1.weight"].all()
     assert pruned.masks["3.weight"].float().mean() == 0.5
+
+
+@pytest.mark.parametrize("method", [name for name, method in METHODS.items() if not method.whole])
+@pytest.mark.parametrize("allocation", ["flops", "flops_uniform"])
+def test_every_method_cuts_whole_channels_to_a_share_of_flops(method, allocation):
+    model = create_classifier("small_resnet", 3)
+    images = {domain: TensorDataset(torch.randn(8, 3, 16, 16), torch.randint(3, (8,))) for domain in ("a", "b")}
+    found = prune(
+        model.eval(),
+        Calibration(images, batches=1, batch_size=4),
+        method,
+        [0.3, 0.5],
+        allocation=allocation,
+        finetuned=False,
+        config=PruneConfig(steps=4, target_sparsity=0.6),
+        train=TrainConfig(steps=2),
+    )
+    for wish, pruned in zip((0.3, 0.5), found, strict=True):
+        assert pruned.allocation == allocation
+        assert pruned.flops is not None
+        assert 0.6 - wish < pruned.flops <= 1 - wish
+        small = remove_channels(pruned.model, pruned.masks).eval()
+        inputs = images["a"].tensors[0]
+        torch.testing.assert_close(small(inputs), pruned.model.eval()(inputs), atol=1e-4, rtol=1e-4)
+
+
+def test_channels_that_are_cut_stay_absent_when_training_goes_on():
+    model = create_classifier("small_resnet", 3)
+    images = {domain: TensorDataset(torch.randn(8, 3, 16, 16), torch.randint(3, (8,))) for domain in ("a", "b")}
+    options = {"allocation": "flops", "finetuned": True, "train": TrainConfig(3, 0.01, freeze_norms=False)}
+    (pruned,) = prune(model, Calibration(images, batches=1, batch_size=4), "taylor", [0.5], **options)
+    assert pruned.moved
+    inputs = images["a"].tensors[0]
+    small = remove_channels(pruned.model, pruned.masks).eval()
+    torch.testing.assert_close(small(inputs), pruned.model.eval()(inputs), atol=1e-4, rtol=1e-4)

@@ -11,6 +11,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from dap.allocation import global_channels, global_masks
+from dap.masks import Masks
+
 Shape = tuple[int, ...]
 
 # Elements worked on at a time: what a step reads and writes between two passes over memory stays in the cache.
@@ -31,6 +34,22 @@ def relax_gradient(gradient: Tensor, gate: Tensor, temperature: float) -> Tensor
     """∂L/∂λ̃ = ∂L/∂m · m(1−m)/τ, written over `gradient` (∂L/∂m). `gate` is the soft m, also for a hard forward pass."""
     slope = torch.addcmul(gate, gate, gate, value=-1)
     return gradient.mul_(slope.mul_(1 / temperature))
+
+
+def weigh(keep: Tensor, fan: int | Tensor) -> tuple[Tensor, Tensor]:
+    """Σ fan·σ and Σ fan·σ(1−σ), with σ = `keep`: `fan` is what a gate stands for, its weights or a price of its own."""
+    if isinstance(fan, int):
+        mass = keep.sum()
+        return mass * fan, (mass - keep.dot(keep)) * fan
+    return keep.dot(fan), torch.addcmul(keep, keep, keep, value=-1).dot(fan)
+
+
+def pull(gradient: Tensor, keep: Tensor, fan: int | Tensor, scale: float) -> None:
+    """Add scale · fan · σ(1−σ) to `gradient`, with σ = `keep`: the sparsity loss's own gradient."""
+    if isinstance(fan, int):
+        gradient.add_(keep, alpha=scale * fan).addcmul_(keep, keep, value=-scale * fan)
+    else:
+        gradient.addcmul_(keep.addcmul(keep, keep, value=-1), fan, value=scale)
 
 
 def by_weight(shape: Shape) -> Shape:
@@ -104,6 +123,21 @@ class GateLayout:
             else:
                 part = (gradient.float() * self.weights[site.name]).sum_to_size(site.shape).reshape(-1)
             yield slice(site.start, site.stop), part
+
+    def sparsity(self, logits: Tensor) -> float:
+        """The share of weights that a mask `logits > 0` cuts."""
+        kept = torch.zeros((), dtype=torch.int64, device=logits.device)
+        for piece, fan in self.pieces:
+            kept += torch.count_nonzero(logits[piece] > 0) * fan
+        return 1 - kept.item() / self.total
+
+    def masks(self, kept: Tensor) -> Masks:
+        return Masks(self.expand(kept))
+
+    def cut(self, ranking: Tensor, sparsity: float, allow_empty: bool) -> Masks:
+        """Masks that keep the highest of a ranking, at exactly this sparsity."""
+        allocate = global_masks if self.gates == self.total else global_channels
+        return allocate(self.expand(ranking), sparsity, allow_empty=allow_empty)
 
     def expand(self, flat: Tensor) -> dict[str, Tensor]:
         """A value per gate as a value per weight, by the weight's name; views where each gate has one weight."""

@@ -15,12 +15,14 @@ from dap.config import PruneConfig
 from dap.engine import Engine, run
 from dap.errors import DapError
 from dap.evaluation.accuracy import accuracy
+from dap.gates import Shape, by_weight
 from dap.masking import bake
 from dap.masks import Masks
 from dap.objectives import Objective
 from dap.objectives.objective import Batches, Loss
 from dap.pruner import Pruner, StepStats
 from dap.sources import Source, check_held_out
+from dap.structure.channels import Channels
 
 
 @dataclass(frozen=True)
@@ -80,6 +82,7 @@ def learn_masks(
     checkpoint: str | Path | None = None,
     checkpoint_every: int = 100,
     on_step: Callable[[StepStats], None] | None = None,
+    granularity: Callable[[Shape], Shape] | Channels = by_weight,
     engine: Engine | None = None,
 ) -> MaskPath:
     """Learn masks for `model`, which stays unchanged, from one dataset or iterable of batches per source domain.
@@ -89,8 +92,8 @@ def learn_masks(
     end; `watch`, such as an unseen domain, is evaluated with it and plays no part in what is selected. With
     `checkpoint`, a file, the run is saved every `checkpoint_every` steps, and calling again goes on where it stopped:
     to the same bits from datasets, and from iterables that repeat themselves. Ctrl-C ends the run after the current
-    step with a usable result; a second one ends it at once. An `engine` brings devices, precision and several
-    processes.
+    step with a usable result; a second one ends it at once. With `granularity=find_channels(…)` whole channels are
+    learnt, and every sparsity is a share of FLOPs. An `engine` brings devices, precision and several processes.
 
     >>> images = torch.utils.data.TensorDataset(torch.randn(64, 4), torch.randint(2, (64,)))
     >>> config = PruneConfig(steps=20, target_sparsity=0.5)
@@ -101,7 +104,7 @@ def learn_masks(
     engine = engine or Engine()
     if engine.device is not None:
         model.to(engine.device)
-    pruner = Pruner(model, config, objective, ranks=engine.ranks)
+    pruner = Pruner(model, config, objective, granularity=granularity, ranks=engine.ranks)
     _check(pruner, sources, milestones, validation or {}, watch or {}, eval_every, checkpoint_every)
     path = MaskPath(pruner)
     if checkpoint is not None and Path(checkpoint).exists():
@@ -217,7 +220,8 @@ def _merit(snapshot: Snapshot) -> tuple[float, float]:
 
 
 def _hard_loss(pruner: Pruner, masks: Masks, batches: Batches) -> float:
-    weights = {name: weight * masks[name].to(weight) for name, weight in pruner.masked.weights.items()}
+    parameters = dict(pruner.masked.model.named_parameters())
+    weights = {name: parameters[name].detach() * masks[name].to(parameters[name]) for name in masks}
     return loss_of(pruner.network, pruner.objective, weights, batches, pruner.ranks)
 
 

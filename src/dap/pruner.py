@@ -9,11 +9,10 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from dap.allocation import global_channels, global_masks
 from dap.backward import domain_gradients, task_gradient
 from dap.config import PruneConfig
 from dap.errors import DapError
-from dap.gates import GateLayout, Shape, by_weight, relax, relax_gradient
+from dap.gates import GateLayout, Shape, by_weight, pull, relax, relax_gradient, weigh
 from dap.masking import MaskedModel
 from dap.masks import Masks
 from dap.objectives import Erm, Objective
@@ -24,6 +23,7 @@ from dap.schedules import Observation, make_coefficient, temperature
 from dap.seeding import derive_seed, uniform_noise
 from dap.sensitivity import SignCount
 from dap.sources import to_device
+from dap.structure.channels import ChannelLayout, Channels
 
 
 class StepStats(NamedTuple):
@@ -63,13 +63,17 @@ class Pruner:
         config: PruneConfig | None = None,
         objective: Objective | Loss | None = None,
         *,
-        granularity: Callable[[Shape], Shape] = by_weight,
+        granularity: Callable[[Shape], Shape] | Channels = by_weight,
         ranks: Ranks = ALONE,
     ):
         self.config = (config or PruneConfig()).resolved()
         self.ranks = ranks
         self.masked = MaskedModel(model, self.config.include, self.config.exclude)
-        self.layout = GateLayout(self.masked.weights, granularity)
+        self.layout = (
+            ChannelLayout(model, granularity)
+            if isinstance(granularity, Channels)
+            else GateLayout(self.masked.weights, granularity)
+        )
         self.steps_done = 0
         self.reached = 0.0  # the sparsity of `masks()`
         self.device = next(iter(self.masked.weights.values())).device
@@ -178,9 +182,9 @@ class Pruner:
         slope = torch.zeros_like(kept)
         for piece, fan in self.layout.pieces:
             keep = self.effective[piece].sigmoid()
-            mass = keep.sum()
-            kept += mass * fan
-            slope += (mass - keep.dot(keep)) * fan
+            mass, steepness = weigh(keep, fan)
+            kept += mass
+            slope += steepness
             part = noise(gates[piece])
             relax(self.effective[piece], part, tau, out=part)
         return gates, kept.item() / self.layout.total, slope.item() / self.layout.gates / self.layout.total
@@ -212,7 +216,7 @@ class Pruner:
         for piece, fan in self.layout.pieces:
             keep = self.effective[piece].sigmoid()
             part = gradient[piece]
-            part.add_(keep, alpha=scale * fan).addcmul_(keep, keep, value=-scale * fan)
+            pull(part, keep, fan, scale)
             part.clamp_(-self.config.clip_value, self.config.clip_value)
             squares += part.dot(part)
         return math.sqrt(squares.item()) if torch.isfinite(squares) else math.nan
@@ -227,15 +231,11 @@ class Pruner:
 
     def _advance_average(self) -> tuple[float, float]:
         """Move the averaged logits on; the sparsities of the raw and the averaged mask."""
-        raw = torch.zeros((), dtype=torch.int64, device=self.device)
-        averaged = torch.zeros_like(raw)
-        for piece, fan in self.layout.pieces:
-            raw += torch.count_nonzero(self.effective[piece] > 0) * fan
-            if self.average is not None:
-                part = self.average[piece].lerp_(self.effective[piece], 1 - self.config.average)
-                averaged += torch.count_nonzero(part > 0) * fan
-        total = self.layout.total
-        return 1 - raw.item() / total, 1 - (averaged if self.average is not None else raw).item() / total
+        raw = self.layout.sparsity(self.effective)
+        if self.average is None:
+            return raw, raw
+        self.average.lerp_(self.effective, 1 - self.config.average)
+        return raw, self.layout.sparsity(self.average)
 
     # ---- masks
 
@@ -251,15 +251,14 @@ class Pruner:
         """
         ranking = self.ranking(raw)
         if sparsity is None:
-            return Masks(self.layout.expand(ranking > 0))
-        allocate = global_masks if self.layout.gates == self.layout.total else global_channels
-        return allocate(self.layout.expand(ranking), sparsity, allow_empty=allow_empty)
+            return self.layout.masks(ranking > 0)
+        return self.layout.cut(ranking, sparsity, allow_empty)
 
     def sampled_masks(self, seed: int) -> Masks:
         """Masks drawn from the learned distribution: each gate kept with probability σ(λ̃)."""
         generator = torch.Generator(self.device).manual_seed(seed)
         keep = torch.bernoulli(self.effective.sigmoid(), generator=generator)
-        return Masks(self.layout.expand(keep.bool()))
+        return self.layout.masks(keep.bool())
 
     @property
     def finished(self) -> bool:
@@ -280,12 +279,15 @@ class Pruner:
             "gates": self.layout.gates,
             "coefficient": self.coefficient.state,
             "config": dataclasses.asdict(self.config),
-            "weights": {name: list(weight.shape) for name, weight in self.masked.weights.items()},
+            "weights": self._shapes(),
         }
+
+    def _shapes(self) -> dict[str, list[int]]:
+        return {name: list(weight.shape) for name, weight in self.layout.weights.items()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from a state of the same model under the same configuration."""
-        shapes = {name: list(weight.shape) for name, weight in self.masked.weights.items()}
+        shapes = self._shapes()
         for name in {**shapes, **state["weights"]}:
             if shapes.get(name) != state["weights"].get(name):
                 raise DapError(

@@ -22,10 +22,13 @@ from dap.methods import METHODS
 from dap.norms import estimate_norms, norms_of
 from dap.observation import order_of_use
 from dap.sources import Source
+from dap.structure import Channels, find_channels
 from dap.trainer import TrainStats
 from dap.training import finetune
 
 _BY_CHANNEL = ("channels", "global_channels")
+# Whole coupled channels, until the share of FLOPs is gone: wherever they are, or the same share of every group.
+_BY_FLOPS = {"flops": False, "flops_uniform": True}
 
 
 @dataclass(frozen=True)
@@ -37,6 +40,7 @@ class Pruned:
     model: nn.Module  # plain, with zeros in place
     allocation: str  # that made the masks
     moved: bool  # whether weights that are kept, or statistics of norm layers, differ from the dense model's
+    flops: float | None = None  # the share of the dense model's that is left, where whole channels were cut
 
 
 def prune(
@@ -57,8 +61,10 @@ def prune(
 ) -> Iterator[Pruned]:
     """Sparse copies of `model`, which stays unchanged: one for each of `sparsities`, as soon as it is there.
 
-    `allocation` is one of `dap.allocation.ALLOCATIONS`, a pattern such as "2:4", which sets the sparsity itself, or for
-    mask learning "path"; `finetuned` says whether to train on under the masks. Both are the method's own if not given.
+    `allocation` is one of `dap.allocation.ALLOCATIONS`, a pattern such as "2:4", which sets the sparsity itself, for
+    mask learning "path", or "flops" and "flops_uniform": whole coupled channels, where a sparsity is the share of FLOPs
+    to cut, and mask learning has one logit per channel. `finetuned` says whether to train on under the masks. Both are
+    the method's own if not given.
     `recalibrated` estimates the statistics of norm layers again on the sources' images; no weight moves by that.
     `config` is that of mask learning; which weights are masked is in it, for every method. `train` is for movement and
     fine-tuning; both take as many steps as mask learning, unless it says otherwise. `validation` selects among the
@@ -111,30 +117,38 @@ class _Pruning:
 
     def results(self, wishes: Sequence[str], cuts: Mapping[str, Callable[..., Masks]]) -> Iterator[Pruned]:
         """A result for each of `cuts`; `wishes` are those that were made before, too."""
-        scores = self._scores(wishes)
+        channels = None
+        if self.allocation in _BY_FLOPS:
+            device = next(self.model.parameters()).device
+            channels = find_channels(self.model, self.data.inputs(device), self.config.include, self.config.exclude)
+        scores = self._scores(wishes, channels)
         for wish, cut in cuts.items():
-            passed = scores.passed.get(float(wish)) if self.allocation == "path" else None
+            passed = None if ":" in wish else scores.passed.get(float(wish))
             masks = cut(scores) if passed is None else passed
-            _warn_if_far(masks, wish)
+            if channels is None:
+                _warn_if_far(masks, wish)
             sparse = bake(scores.model or self.model, masks)
             checkpoint = self._finetune(sparse, masks, wish) if self.tune else None
             if self.recalibrated:
                 device = next(sparse.parameters()).device
                 estimate_norms(sparse, self.data.stream(device), self.data.engine.ranks)
             made_by = "global" if self.allocation == "path" and passed is None else self.allocation
-            yield Pruned(wish, masks, sparse, made_by, moved=self.tune or self.recalibrated or scores.model is not None)
+            moved = self.tune or self.recalibrated or scores.model is not None
+            flops = None if channels is None else channels.flops(channels.kept(masks))
+            yield Pruned(wish, masks, sparse, made_by, moved, flops)
             if checkpoint is not None and self.data.engine.first:  # only now is it in the caller's hands
                 checkpoint.unlink(missing_ok=True)
 
-    def _scores(self, wishes: Sequence[str]) -> Scores:
+    def _scores(self, wishes: Sequence[str], channels: Channels | None) -> Scores:
         criterion: Callable[..., Scores] = CRITERIA[self.method]
         options: dict[str, Any] = {"include": tuple(self.config.include), "exclude": tuple(self.config.exclude)}
         if METHODS[self.method].learns:
-            milestones = [float(wish) for wish in wishes] if self.allocation == "path" else []
-            options |= {"config": self.config, "milestones": milestones, **self.looks}
+            milestones = [float(wish) for wish in wishes] if self.allocation in ("path", "flops") else []
+            options |= {"config": self.config, "milestones": milestones, "channels": channels, **self.looks}
         if self.method == "movement":
             options["config"] = self.train
         scores = criterion(self.model, self.data, **options)
+        scores.channels = channels
         if self.allocation in _BY_CHANNEL or ":" in self.allocation:
             _keep_whole(scores, self.model, self.data, self.allocation)
         return scores
@@ -181,18 +195,29 @@ def _cuts(method: str, allocation: str, sparsities: Sequence[float] | None) -> d
             raise DapError(f"the pattern {allocation} sets the sparsity: leave sparsities out")
         cuts: dict[str, Callable[..., Masks]] = {allocation: n_of_m(*map(int, pattern.groups()))}
     else:
-        if allocation not in ALLOCATIONS and not (allocation == "path" == METHODS[method].allocation):
-            known = [*ALLOCATIONS, "N:M", *(["path"] if METHODS[method].allocation == "path" else [])]
+        known = [*ALLOCATIONS, *_BY_FLOPS, *(["path"] if METHODS[method].allocation == "path" else [])]
+        if allocation not in known:
+            known.append("N:M")
             raise DapError(f"there is no allocation {allocation!r} for {method}; choose one of {', '.join(known)}")
         sparsities = METHODS[method].sparsities if sparsities is None else sparsities
         for sparsity in sparsities:
             if not (0 < sparsity < 1 or METHODS[method].whole):
                 raise DapError(f"sparsity is {sparsity}; it is a share between 0 and 1, both excluded")
-        allocate = ALLOCATIONS.get(allocation, ALLOCATIONS["global"])
+        if allocation in _BY_FLOPS:
+            allocate: Callable[..., Masks] = partial(_cut_channels, uniform=_BY_FLOPS[allocation])
+        else:
+            allocate = ALLOCATIONS.get(allocation, ALLOCATIONS["global"])
         cuts = {str(float(sparsity)): partial(allocate, sparsity=sparsity) for sparsity in sparsities}
-    if method in CHANNEL_LEVEL and allocation not in _BY_CHANNEL:
-        raise DapError(f"{method} scores whole channels: choose allocation {' or '.join(_BY_CHANNEL)}")
+    if method in CHANNEL_LEVEL and allocation not in (*_BY_CHANNEL, *_BY_FLOPS):
+        raise DapError(f"{method} scores whole channels: choose allocation {', '.join((*_BY_CHANNEL, *_BY_FLOPS))}")
     return cuts
+
+
+def _cut_channels(scores: Scores, sparsity: float, uniform: bool) -> Masks:
+    channels = scores.channels
+    assert channels is not None
+    by_channel = channels.scores_of(scores) if scores.by_channel is None else scores.by_channel
+    return channels.masks(channels.cut(by_channel, sparsity, uniform=uniform))
 
 
 def _keep_whole(scores: Scores, model: nn.Module, data: Calibration, allocation: str) -> None:

@@ -15,6 +15,7 @@ from dap.masks import Masks
 from dap.objectives import Erm, Objective
 from dap.objectives.objective import Batches, Loss
 from dap.sources import Source, batch_stream, to_device
+from dap.structure.channels import Channels
 
 
 class News(NamedTuple):
@@ -34,6 +35,9 @@ class Scores(dict[str, Tensor]):
     model: nn.Module | None = None
     # Masks that the criterion cut on its way, by sparsity.
     passed: Mapping[float, Masks] = {}
+    # Where whole channels were scored: a score for each.
+    by_channel: Tensor | None = None
+    channels: Channels | None = None  # those that will be cut, where whole channels are
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,10 @@ from torch import nn
 
 from dap.config import PruneConfig
 from dap.criteria.calibration import Calibration, News, Scores
+from dap.gates import GateLayout, by_weight
 from dap.learning import learn_masks
 from dap.pruner import StepStats
+from dap.structure.channels import Channels
 
 
 def dap(
@@ -20,11 +22,13 @@ def dap(
     exclude: tuple[str, ...] = (),
     config: PruneConfig | None = None,
     milestones: Sequence[float] = (),
+    channels: Channels | None = None,
     **looks: Any,
 ) -> Scores:
     """λ̃ at the end of mask learning, averaged where the configuration says so; and its cuts on reaching `milestones`.
 
-    Batch size and seed are the data's; `looks` are the options of `learn_masks` that say what to evaluate on the way.
+    With `channels` these are learnt, instead of single weights. Batch size and seed are the data's; `looks` are the
+    options of `learn_masks` that say what to evaluate on the way.
     """
     config = config or PruneConfig()
     chosen = {"include": include or config.include, "exclude": exclude or config.exclude}
@@ -36,13 +40,19 @@ def dap(
         config,
         objective=data.objective,
         milestones=milestones,
+        granularity=channels or by_weight,
         **looks,
         checkpoint=data.checkpoint,
         on_step=None if report is None else partial(_tell, report, steps),
         engine=data.engine,
     )
     data.check_whole(path.interrupted)
-    scores = Scores(path.pruner.layout.expand(path.pruner.ranking()))
+    layout, ranking = path.pruner.layout, path.pruner.ranking()
+    if isinstance(layout, GateLayout):
+        scores = Scores(layout.expand(ranking))
+    else:
+        scores = Scores()
+        scores.by_channel = ranking
     scores.passed = {milestone: shot.cut for milestone, shot in path.snapshots.items() if shot.cut is not None}
     return scores
 

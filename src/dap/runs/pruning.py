@@ -182,6 +182,7 @@ def _keep(folder: Path, pruned: Pruned, opened: Opened, engine: Engine) -> dict[
         "total": pruned.masks.total,
         "allocation": pruned.allocation,
         "weights moved": pruned.moved,
+        **({} if pruned.flops is None else {"flops": pruned.flops}),
         **_evaluate(pruned.model, opened.sources, engine),
         "layers": pruned.masks.by_layer(),
     }
