@@ -29,7 +29,7 @@ ROWS = {
     "magnitude fine-tuned": {"method": "magnitude", "finetuned": True},
 }
 TITLES = {
-    **{name: method.title for name, method in METHODS.items()},
+    **{name: method.called() for name, method in METHODS.items()},
     "dap ranking": "DAP, cut from the final ranking",
     "magnitude per layer": "Magnitude, per layer",
     "magnitude fine-tuned": "Magnitude, fine-tuned",

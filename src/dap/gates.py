@@ -5,7 +5,7 @@ whole channel: `GateLayout` alone knows which, so that one pruner serves every g
 """
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import torch
@@ -15,6 +15,8 @@ from dap.allocation import global_channels, global_masks
 from dap.masks import Masks
 
 Shape = tuple[int, ...]
+# Slices of the flat vector, and what a gate in each stands for: a number of weights, or for each gate a price.
+Pieces = Sequence[tuple[slice, int | Tensor]]
 
 # Elements worked on at a time: what a step reads and writes between two passes over memory stays in the cache.
 _CHUNK = 2**20
@@ -104,6 +106,14 @@ class GateLayout:
         for start, stop, fan in runs:
             for at in range(start, stop, size):
                 yield slice(at, min(at + size, stop)), fan
+
+    @property
+    def slices(self) -> list[slice]:
+        return [piece for piece, _ in self.pieces]
+
+    def priced(self, logits: Tensor) -> tuple[Pieces, float]:
+        """What is expected to be kept, Σ price·σ(λ̃) + rest: pieces, and the rest."""
+        return self.pieces, 0.0
 
     def masked_weights(self, gates: Tensor) -> dict[str, Tensor]:
         """w·m for every weight, in the weight's own dtype and memory format."""

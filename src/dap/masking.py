@@ -19,7 +19,8 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from dap.errors import DapError
 from dap.masks import Masks
 
-_CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
+_TRANSPOSED = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
+_CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d, *_TRANSPOSED)
 _ATTENTION_WEIGHTS = ("in_proj_weight", "q_proj_weight", "k_proj_weight", "v_proj_weight")
 
 
@@ -82,6 +83,11 @@ def _check(weights: Mapping[str, Tensor], include: Sequence[str], exclude: Seque
             raise DapError(f"{name} holds NaN or infinity: load a sound checkpoint")
     if len({weight.device for weight in weights.values()}) > 1:
         raise DapError("the masked weights lie on several devices: put the model on one device first")
+
+
+def is_transposed(module: nn.Module) -> bool:
+    """A convolution whose weight has inputs for rows."""
+    return isinstance(module, _TRANSPOSED)
 
 
 class MaskedModel:

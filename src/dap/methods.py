@@ -16,6 +16,11 @@ class Method:
     looks: bool = False  # at a number of batches
     whole: bool = False  # it cuts nothing
 
+    def called(self, finetuned: bool | None = None) -> str:
+        """The title of a run; `finetuned` if it is not the method's own way."""
+        tuned = self.finetuned if finetuned is None else finetuned
+        return f"{self.title}, fine-tuned" if tuned and not self.whole else self.title
+
     @property
     def sparsities(self) -> tuple[float, ...]:
         return (0.0,) if self.whole else SPARSITIES
@@ -30,6 +35,6 @@ METHODS: dict[str, Method] = {
     "movement": Method("Movement (weights move)"),
     "dap": Method("DAP", "path", learns=True),
     "agnostic": Method("DAP, α = 0", "path", learns=True),
-    "ior": Method("IoR (a reconstruction), fine-tuned", "global_channels", finetuned=True, looks=True),
-    "dss": Method("DSS (sources only), fine-tuned", "channels", finetuned=True, looks=True),
+    "ior": Method("IoR (a reconstruction)", "global_channels", finetuned=True, looks=True),
+    "dss": Method("DSS (sources only)", "channels", finetuned=True, looks=True),
 }

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from dap.backward import domain_gradients, task_gradient
 from dap.config import PruneConfig
 from dap.errors import DapError
-from dap.gates import GateLayout, Shape, by_weight, pull, relax, relax_gradient, weigh
+from dap.gates import GateLayout, Pieces, Shape, by_weight, pull, relax, relax_gradient, weigh
 from dap.masking import MaskedModel
 from dap.masks import Masks
 from dap.objectives import Erm, Objective
@@ -116,7 +116,8 @@ class Pruner:
 
     def _step(self, step: int, batches: Batches) -> StepStats:
         tau = temperature(step, self.config.steps, *self.config.temperature)
-        gates, expected, slope = self._sample(step, tau)
+        priced = self.layout.priced(self.effective)
+        gates, expected, slope = self._sample(step, tau, *priced)
         weights = self.layout.masked_weights((gates > 0.5).float() if self.config.hard else gates)
         if self._updates_sensitivity(step):
             signs = SignCount(self.layout.gates, len(batches), self.device)
@@ -135,7 +136,7 @@ class Pruner:
         remembered = self.coefficient.state
         coefficient = self.coefficient(seen)
         deviation = expected - (1 - target)
-        norm = self._add_sparsity_gradient(gradient, 2 * coefficient * deviation / self.layout.total)
+        norm = self._add_sparsity_gradient(gradient, priced[0], 2 * coefficient * deviation / self.layout.total)
         if not math.isfinite(norm):
             self.coefficient.state = remembered
             raise DapError(f"the gradient is NaN or infinite at step {step}, with a loss of {loss:.4g}")
@@ -173,21 +174,21 @@ class Pruner:
             return self.effective.clone()
         return self.sensitivity.float().mul_(self.config.alpha).add_(self.effective)
 
-    def _sample(self, step: int, tau: float) -> tuple[Tensor, float, float]:
+    def _sample(self, step: int, tau: float, pieces: Pieces, rest: float) -> tuple[Tensor, float, float]:
         """The gates m, the expected density mean σ(λ̃) over all weights, and its slope: mean σ(λ̃)(1−σ(λ̃)) / N."""
         # Noise is a function of seed and step alone: nothing to save for resuming, and every rank draws the same.
         noise = uniform_noise(derive_seed("gates", self.config.seed, step), self.device)
         gates = torch.empty_like(self.effective)
         kept = torch.zeros((), dtype=torch.float64, device=self.device)
         slope = torch.zeros_like(kept)
-        for piece, fan in self.layout.pieces:
+        for piece, fan in pieces:
             keep = self.effective[piece].sigmoid()
             mass, steepness = weigh(keep, fan)
             kept += mass
             slope += steepness
             part = noise(gates[piece])
             relax(self.effective[piece], part, tau, out=part)
-        return gates, kept.item() / self.layout.total, slope.item() / self.layout.gates / self.layout.total
+        return gates, (kept.item() + rest) / self.layout.total, slope.item() / self.layout.gates / self.layout.total
 
     def _gate_gradient(self, parts: Iterator[Gradients], signs: SignCount | None) -> Tensor:
         """∂L/∂m, the sum of its parts; where they are the domains' parts, their signs are counted."""
@@ -206,14 +207,14 @@ class Pruner:
     def _task_gradient(self, gradient: Tensor, gates: Tensor, tau: float) -> float:
         """Turn ∂L/∂m into ∂L/∂λ in place; its mean absolute value."""
         size = torch.zeros((), dtype=torch.float64, device=self.device)
-        for piece, _ in self.layout.pieces:
+        for piece in self.layout.slices:
             size += relax_gradient(gradient[piece], gates[piece], tau).abs().sum()
         return size.item() / self.layout.gates
 
-    def _add_sparsity_gradient(self, gradient: Tensor, scale: float) -> float:
+    def _add_sparsity_gradient(self, gradient: Tensor, pieces: Pieces, scale: float) -> float:
         """Add λ_s · 2(d − (1−s)) · σ(λ̃)(1−σ(λ̃))/N and clip by value, in place; the global norm."""
         squares = torch.zeros((), dtype=torch.float64, device=self.device)
-        for piece, fan in self.layout.pieces:
+        for piece, fan in pieces:
             keep = self.effective[piece].sigmoid()
             part = gradient[piece]
             pull(part, keep, fan, scale)
@@ -224,7 +225,7 @@ class Pruner:
     def _update_sensitivity(self, signs: SignCount) -> None:
         """S̄ ← β·S̄ + (1−β)·S, and with it λ̃ = λ − α·S̄."""
         assert self.sensitivity is not None
-        for piece, _ in self.layout.pieces:
+        for piece in self.layout.slices:
             before = self.sensitivity[piece].float()
             self.sensitivity[piece] = torch.lerp(before, signs.sensitivity(piece), 1 - self.config.beta)
             self.effective[piece].add_(before.sub_(self.sensitivity[piece]), alpha=self.config.alpha)

@@ -16,7 +16,7 @@ from dap.allocation import ALLOCATIONS, n_of_m
 from dap.config import UNSET, PruneConfig, TrainConfig
 from dap.criteria import CHANNEL_LEVEL, CRITERIA, Calibration, News, Scores
 from dap.errors import DapError
-from dap.masking import bake, every_weight, maskable_weights
+from dap.masking import bake, every_weight, is_transposed, maskable_weights
 from dap.masks import Masks
 from dap.methods import METHODS
 from dap.norms import estimate_norms, norms_of
@@ -222,8 +222,7 @@ def _cut_channels(scores: Scores, sparsity: float, uniform: bool) -> Masks:
 
 def _keep_whole(scores: Scores, model: nn.Module, data: Calibration, allocation: str) -> None:
     """Leave whole what cannot be cut so: the head, whose channels are the classes, and transposed convolutions."""
-    transposed = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)  # their rows are inputs
-    whole = {f"{path}.weight" for path, module in model.named_modules() if isinstance(module, transposed)}
+    whole = {f"{path}.weight" for path, module in model.named_modules() if is_transposed(module)}
     if allocation in _BY_CHANNEL:
         weights = every_weight(model)
         whole |= set(order_of_use(model, weights, data.inputs(next(iter(weights.values())).device))[-1:])

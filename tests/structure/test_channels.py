@@ -36,7 +36,7 @@ def test_a_cut_takes_as_many_channels_as_it_needs_the_worst_first(seed, removed,
     if uniform:
         assert max(shares) - min(shares) <= 0.15
     else:  # not more than a block of channels too much
-        assert CHANNELS.flops(kept) > 1 - removed - 8 * 2 * CHANNELS.prices().max()
+        assert CHANNELS.flops(kept) > 1 - removed - 8 * 2 * CHANNELS.prices(torch.ones(CHANNELS.total)).max()
 
 
 def test_infinite_scores_keep_a_group_whole_and_what_is_out_of_reach_is_said():
@@ -52,14 +52,16 @@ def test_infinite_scores_keep_a_group_whole_and_what_is_out_of_reach_is_said():
         CHANNELS.cut(scores, 1)
 
 
-def test_prices_are_what_removing_a_channel_saves_at_most_twice_counted():
-    prices = CHANNELS.prices()
-    assert prices.sum() == pytest.approx(1, abs=1e-6)
+def test_prices_are_the_derivative_of_the_expected_flops():
+    keep = torch.rand(CHANNELS.total, dtype=torch.float64)
+    prices, step = CHANNELS.prices(keep), 1e-6
     for channel in range(0, CHANNELS.total, 50):
-        kept = torch.ones(CHANNELS.total)
-        kept[channel] = 0
-        saved = 1 - CHANNELS.flops(kept)
-        assert prices[channel] - 1e-9 <= saved <= 2 * prices[channel] + 1e-9
+        more = keep.clone()
+        more[channel] += step
+        assert (CHANNELS.flops(more) - CHANNELS.flops(keep)) / step == pytest.approx(float(prices[channel]), rel=1e-3)
+    logits = torch.randn(CHANNELS.total)
+    ((_, found),), rest = ChannelLayout(MODEL, CHANNELS).priced(logits)
+    assert float(found @ logits.sigmoid()) + rest == pytest.approx(CHANNELS.flops(logits.sigmoid()), rel=1e-5)
 
 
 def test_the_gradient_of_a_gate_is_that_of_everything_it_multiplies():
@@ -77,7 +79,7 @@ def test_the_sensitivity_of_a_channel_is_the_agreement_of_its_gate():
     """Against the naive formula: a gradient of the gates for every domain, and the product of signs for every pair."""
     config = PruneConfig(steps=10, f_update=1, beta=0.0, target_sparsity=0.5)
     pruner = Pruner(MODEL, config, granularity=CHANNELS)
-    before = pruner._sample(1, 0.7 * (0.2 / 0.7) ** 0.1)[0]
+    before = pruner._sample(1, 0.7 * (0.2 / 0.7) ** 0.1, *pruner.layout.priced(pruner.effective))[0]
     weights = pruner.layout.masked_weights(before)
     _, parts = domain_gradients(pruner.network, Erm(), weights, BATCHES)
     signs = torch.stack([next(pruner.layout.gate_gradients(part))[1].sign() for part in parts])

@@ -23,8 +23,8 @@ def export_onnx(model: nn.Module, path: str | Path, card: ModelCard, images: Ten
 
     Returns the largest difference from PyTorch's logits. A model that differs by more than rounding is not written.
     """
-    onnx = _package("onnx")
-    _package("onnxscript")
+    onnx = package("onnx")
+    package("onnxscript")
     model = Logits(model).float().eval()
     with torch.no_grad():
         expected = model(images)
@@ -60,7 +60,7 @@ class Session:
     """An ONNX model in ONNX Runtime, with its card."""
 
     def __init__(self, path: Path, threads: int | None = None):
-        runtime = _package("onnxruntime")
+        runtime = package("onnxruntime")
         options = runtime.SessionOptions()
         if threads is not None:
             options.intra_op_num_threads = threads
@@ -97,7 +97,7 @@ def open_onnx(path: str | Path, threads: int | None = None) -> Session:
     return Session(Path(path), threads)
 
 
-def _package(name: str) -> Any:
+def package(name: str) -> Any:
     try:
         return __import__(name)
     except ImportError:

@@ -123,7 +123,8 @@ def _records(run: Path) -> Iterator[Record]:
         yield _record(run, DENSE, {}, _named(dense), None, result["dense"])
         method = METHODS[spec.method]
         for wished, row in result["sparse"].items():
-            yield _record(run, method.title, spec.canonical(), _named(dense), None if method.whole else wished, row)
+            title = method.called(spec.finetuned)
+            yield _record(run, title, spec.canonical(), _named(dense), None if method.whole else wished, row)
 
 
 def _named(dense: TrainSpec | BestSpec | ModelSpec) -> tuple[TrainSpec | ModelSpec, int]:

@@ -114,7 +114,7 @@ def prune_dense(
         result = {
             "spec": asdict(spec),
             "method": spec.method,
-            "title": METHODS[spec.method].title,
+            "title": METHODS[spec.method].called(spec.finetuned),
             "dense": _evaluate(model, sources, engine),
             "sparse": dict(sorted(there.items())),
         }

@@ -5,6 +5,7 @@ layer puts out and others take in, through sums and depthwise layers: in a resid
 theirs. An attention head is a channel too.
 """
 
+import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -13,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from dap.errors import DapError
+from dap.gates import Pieces
 from dap.masks import Masks
 
 # Kernels work on blocks of so many channels: in a wide group a number between costs as much as the next block.
@@ -59,14 +61,17 @@ class Channels:
             left += part
         return left / sum(cost.multiplications for cost in self.costs)
 
-    def prices(self) -> Tensor:
-        """Each channel's share of the multiplications: what both sides of an operation cost is divided between them."""
-        prices = torch.zeros(self.total + 1, dtype=torch.float64)
+    def prices(self, keep: Tensor) -> Tensor:
+        """∂ flops / ∂ keep: what a channel costs beside the others, each of which is there with probability `keep`."""
+        shares = torch.cat([keep.detach().cpu().double(), torch.ones(1, dtype=torch.float64)])
+        prices = torch.zeros_like(shares)
         for multiplications, sides in self.costs:
-            for side in sides:
-                each = torch.full((len(side),), multiplications / len(side) / len(sides), dtype=torch.float64)
+            means = [shares[side].mean().item() for side in sides]
+            for place, side in enumerate(sides):
+                others = math.prod(means[:place] + means[place + 1 :])
+                each = torch.full((len(side),), multiplications * others / len(side), dtype=torch.float64)
                 prices.index_add_(0, side % (self.total + 1), each)
-        return (prices[:-1] / sum(cost.multiplications for cost in self.costs)).float()
+        return prices[:-1] / sum(cost.multiplications for cost in self.costs)
 
     def masks(self, kept: Tensor) -> Masks:
         """Of every parameter that a channel has a part in: all of it goes with the channel."""
@@ -145,9 +150,15 @@ class ChannelLayout:
         self.weights = {place.name: parameters[place.name].detach() for place in channels.gates}
         self.device = next(iter(self.weights.values())).device
         self.sites = [(place.name, (place.channels % (self.gates + 1)).to(self.device)) for place in channels.gates]
-        prices = channels.prices().to(self.device)
-        self.total = prices.double().sum().item()
-        self.pieces = [(slice(0, self.gates), prices)]
+        self.slices = [slice(0, self.gates)]
+        self.total = 1.0  # all FLOPs
+
+    def priced(self, logits: Tensor) -> tuple[Pieces, float]:
+        """The expected FLOPs as `GateLayout.priced`: a product of two sides of an operation is taken as its tangent."""
+        keep = logits.sigmoid()
+        prices = self.channels.prices(keep)
+        rest = self.channels.flops(keep) - float(prices @ keep.cpu().double())
+        return [(self.slices[0], prices.float().to(self.device))], rest
 
     def masked_weights(self, gates: Tensor) -> dict[str, Tensor]:
         known = torch.cat([gates, gates.new_ones(1)])
@@ -163,7 +174,7 @@ class ChannelLayout:
             if (gradient := gradients[name]) is not None:
                 product = gradient.float() * self.weights[name]
                 total.index_add_(0, channels, product.reshape(len(product), -1).sum(1))
-        yield slice(0, self.gates), total[:-1]
+        yield self.slices[0], total[:-1]
 
     def sparsity(self, logits: Tensor) -> float:
         """The share of FLOPs that a mask `logits > 0` cuts."""

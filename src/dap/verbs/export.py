@@ -1,15 +1,14 @@
 """dap export: a model of a run as a file of its own."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
+
+from dap.errors import DapError
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
-    from dap.runs.subjects import Subjects
+    from dap.export.wishes import Wish
 
 _ENDINGS = {".onnx": "onnx", ".pt2": "torch"}
-_CHECKED = 8  # images of each domain
 
 
 def export_model(
@@ -18,7 +17,11 @@ def export_model(
     out: str,
     format: Literal["dense", "safetensors", "onnx", "torch"] | None = None,
     sparsity: str | None = None,
+    target_sparsity: float | None = None,
+    target_latency: str | None = None,
+    max_size: str | None = None,
     dtype: Literal["float32", "float16", "bfloat16"] = "float32",
+    threads: int | None = None,
     dense: str | None = None,
     root: str | None = None,
     json: bool = False,
@@ -27,7 +30,7 @@ def export_model(
 
     Example: dap export runs/coral-dap --sparsity 0.8 --out model.safetensors
 
-    Example: dap export runs/coral-dap --sparsity 0.8 --out model.onnx
+    Example: dap export runs/coral-channels --target-latency 0.5x --out model.onnx
 
     Args:
         run: the folder of a dense training or of a pruning
@@ -36,7 +39,11 @@ def export_model(
             for dap.models.load_sparse), onnx, or torch (a program of torch.export); default: by the file's ending,
             .onnx or .pt2, else dense
         sparsity: of a pruning, the sparsity or the pattern that was asked for
+        target_sparsity: any up to the highest of the pruning; of whole channels, the share of FLOPs to cut
+        target_latency: cut no more than this needs, in ONNX Runtime on one image: 0.5x of the dense model's, or 30ms
+        max_size: cut no more than a file of this size needs: 20MB
         dtype: of the weights in a safetensors file
+        threads: for latencies (default: as many as there are cores)
         dense: where the dense training is now, if it was moved
         root: the folder that holds the suite's own, if it was moved; onnx and torch are checked on its images
         json: print one JSON object
@@ -48,47 +55,73 @@ def export_model(
 
     import torch
 
-    from dap.errors import DapError
-    from dap.export import export_onnx, export_program
-    from dap.runs.opening import save_model
-    from dap.runs.subjects import model_names, open_subjects
+    from dap.progress import stages
+    from dap.runs.shipping import ship
 
     if Path(out).is_dir():
         raise DapError(f"{out} is a folder: name the file in it")
     kind = format or _ENDINGS.get(Path(out).suffix, "dense")
     if dtype != "float32" and kind in ("onnx", "torch"):
         raise DapError(f"{kind} files hold float32: leave --dtype out")
-    names = model_names(Path(run))
-    if names == ["dense"] and sparsity is not None:
-        raise DapError(f"{run} is a dense training: leave the sparsity out")
-    if sparsity is None and len(names) > 1:
-        raise DapError(f"{run} has several models: choose one with --sparsity {', '.join(names)}")
-    wished = None if names == ["dense"] else (sparsity or names[0],)
-    subjects = open_subjects(Path(run), wished, Path(dense) if dense else None, root)
-    model = list(subjects.models.values())[-1]
-    more = {}
-    if kind == "onnx":
-        more["difference"] = export_onnx(model, out, subjects.card, _images(subjects))
-    elif kind == "torch":
-        more["difference"] = export_program(model, out, _images(subjects))
-    else:
-        save_model(model.to(getattr(torch, dtype)), Path(out), subjects.card, sparse=kind == "safetensors")
-    weights = sum(parameter.numel() for parameter in model.parameters())
-    zeros = sum(int((parameter == 0).sum()) for parameter in model.parameters())
-    size = Path(out).stat().st_size
-    if json:
-        print(dumps({"file": out, "format": kind, "bytes": size, "parameters": weights, "zeros": zeros, **more}))
-        return 0
-    print(f"{out}: {kind}, {size:,} bytes, {weights:,} parameters, {zeros:,} of them 0")
-    if more:
-        print(f"on images of every domain its logits differ by at most {more['difference']:.2g} from those of the run")
+    wish = _wish(sparsity, target_sparsity, target_latency, max_size)
+    with stages(quiet=json) as tell:
+        found = ship(
+            Path(run),
+            Path(out),
+            kind,
+            wish,
+            dtype=getattr(torch, dtype),
+            threads=threads,
+            dense=Path(dense) if dense else None,
+            root=root,
+            tell=tell,
+        )
+    print(dumps(found) if json else "\n".join(_lines(found)))
     return 0
 
 
-def _images(subjects: "Subjects") -> "Tensor":
-    """Some of every source domain."""
-    import torch
+def _wish(
+    sparsity: str | None, target_sparsity: float | None, target_latency: str | None, max_size: str | None
+) -> "Wish | str | None":
+    from dap.export.wishes import Wish, parse_latency, parse_size
 
-    from dap.evaluation.pixels import Joined
+    wishes: list[Wish | str] = []
+    if sparsity is not None:
+        wishes.append(sparsity)
+    if target_sparsity is not None:
+        wishes.append(Wish("sparsity", target_sparsity))
+    if target_latency is not None:
+        wishes.append(parse_latency(target_latency))
+    if max_size is not None:
+        wishes.append(parse_size(max_size))
+    if len(wishes) > 1:
+        raise DapError("choose one of --sparsity, --target-sparsity, --target-latency and --max-size")
+    return wishes[0] if wishes else None
 
-    return torch.cat([next(iter(Joined([data], _CHECKED)))[0] for data in subjects.sources.held_out.values()])
+
+def _lines(found: dict[str, Any]) -> list[str]:
+    zeros = f", {found['zeros']:,} of them 0" if found["zeros"] else ""
+    lines = [f"{found['file']}: {found['format']}, {found['bytes']:,} bytes, {found['parameters']:,} parameters{zeros}"]
+    if "difference" in found:
+        text = f"on images of every domain its logits differ by at most {found['difference']:.2g} from those of the run"
+        lines.append(text)
+    if "pattern" in found:
+        lines.append(f"every masked weight follows the pattern {found['pattern']}")
+    if "on a GPU" in found:
+        lines.append(found["on a GPU"])
+    if "cut" in found:
+        lines.append(f"{found['cut']['share']:.1%} of the {found['cut']['of']} are cut")
+    rows: dict[str, list[str]] = {}
+    if "costs" in found:
+        dense, file = found["costs"]["dense"], found["costs"]["file"]
+        rows["parameters"] = [f"{cost['parameters'] / 1e6:.2f} M" for cost in (dense, file)]
+        rows["FLOPs"] = [f"{cost['flops'] / 1e9:.3f} G" for cost in (dense, file)]
+        for name, key in {"PyTorch": "torch_seconds", "ONNX Runtime": "onnx_seconds"}.items():
+            if file[key] is not None:
+                rows[name] = [f"{1000 * cost[key]:.1f} ms" for cost in (dense, file)]
+    if "validation" in found:
+        rows["sources' validation"] = [f"{found['validation'][name]:.1%}" for name in ("dense", "file")]
+    if rows:
+        lines.append(f"{'':20} {'dense':>10} {'file':>10}")
+        lines += [f"{name:20} {before:>10} {after:>10}" for name, (before, after) in rows.items()]
+    return lines

@@ -55,8 +55,9 @@ def prune_suite(
         method: dap, agnostic (DAP with alpha 0), random, magnitude, taylor, wanda, movement, ior, dss or control
             (nothing is cut, the dense model is trained on)
         sparsities: shares of weights to cut, separated by commas (default: 0.2,0.4,0.6,0.8,0.9)
-        allocation: global, per_layer, erk, channels, global_channels, a pattern such as 2:4 or, for dap, path (masks
-            that learning passed through); default: the method's own
+        allocation: global, per_layer, erk, channels, global_channels, a pattern such as 2:4, flops or flops_uniform
+            (whole coupled channels that dap export removes; a sparsity is then the share of FLOPs to cut) or, for dap,
+            path (masks that learning passed through); default: the method's own
         finetuned: train on after pruning, masks fixed (default: for ior and dss, which are defined with it)
         batches: of each source domain that taylor, wanda, ior and dss look at
         prune: of mask learning; its masked weights, batch size and seed are for every method

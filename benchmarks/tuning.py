@@ -1,0 +1,69 @@
+"""Options of mask learning by the sources' held-out images alone: unseen domains are not looked at.
+
+    python benchmarks/tuning.py docs/results/pacs/train-… --set learning_rate=0.1 --set 'paced={"curve": 1.5}'
+
+Learns masks for the dense model of a run and prints its accuracy on the sources' validation at each sparsity, of the
+exact cuts of averaged logits that `dap prune` takes, with the losses of the relaxed and the hard network on a batch,
+and the least that a layer keeps. Any field of PruneConfig can be changed with --set name=value. The last line is one
+JSON object, which `--out` appends to a file.
+"""
+
+import argparse
+import json
+import time
+from pathlib import Path
+
+import torch
+
+import dap
+from dap.evaluation import accuracy
+from dap.methods import SPARSITIES
+from dap.runs.opening import open_dense
+from dap.specs import PruneSpec
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("run", help="the folder of a dense training")
+    parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="a field of PruneConfig")
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--out", type=Path, help="a file that the last line is appended to")
+    args = parser.parse_args()
+    torch.set_num_threads(args.threads)
+    opened = open_dense(PruneSpec(args.run), Path(args.run))
+    settings = {"batch_size": 16} | {
+        name: json.loads(value) for name, value in (pair.split("=", 1) for pair in args.set)
+    }
+
+    def validation(masks: dap.Masks | None) -> float:
+        model = opened.model if masks is None else dap.bake(opened.model, masks)
+        found = [accuracy(model, data) for data in opened.sources.held_out.values()]
+        return round(100 * sum(found) / len(found), 2)
+
+    rows: dict[str, dict[str, float]] = {"dense": {"validation": validation(None)}}
+    start = time.perf_counter()
+    config = dap.PruneConfig.from_dict(settings)
+    path = dap.learn_masks(
+        opened.model, opened.sources.train, config, objective=opened.objective, milestones=SPARSITIES
+    )
+    seconds = round(time.perf_counter() - start)
+    for sparsity, shot in path.snapshots.items():
+        assert shot.cut is not None
+        rows[str(sparsity)] = {
+            "validation": validation(shot.cut),
+            "step": shot.step,
+            "relaxed loss": round(shot.relaxed_loss, 3),
+            "hard loss": round(shot.hard_loss, 3),
+            "least kept": round(1 - max(shot.cut.by_layer().values()), 4),
+        }
+    for name, row in rows.items():
+        print(f"{name:>5}  " + "  ".join(f"{key} {value}" for key, value in row.items()))
+    line = json.dumps({"targets": list(opened.sources.targets), "settings": settings, "seconds": seconds, "rows": rows})
+    if args.out is not None:
+        with args.out.open("a") as file:
+            file.write(line + "\n")
+    print(line)
+
+
+if __name__ == "__main__":
+    main()
