@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
 import safetensors.torch
 import torch
@@ -121,13 +122,22 @@ def test_the_least_is_cut_for_a_latency_and_people_read_a_table(export, capsys):
     lines = capsys.readouterr().out.splitlines()
     assert lines[2] == "0.0% of the FLOPs are cut"  # the dense model is fast enough
     rows = {line[:20].strip(): line[20:].split()[::-1] for line in lines[4:]}
-    assert list(rows) == ["parameters", "FLOPs", "PyTorch", "ONNX Runtime", "sources' validation"]
+    assert list(rows) == ["parameters", "FLOPs", "PyTorch, float", "ONNX Runtime", "sources' validation"]
     assert len(set(rows["sources' validation"])) == 1
     wrong = export("weights", "--target-latency", "0.5x", "--out", "none.onnx", code=1)["error"]
     assert "prune with --allocation flops" in wrong
     wrong = export("channels", "--target-latency", "0.5x", "--out", "none.pt2", code=1)["error"]
     assert "name the file model.onnx" in wrong
     assert not Path("none.onnx").exists()
+
+
+def test_int8_says_what_it_costs(export):
+    found = export("tuned", "--sparsity", "0.3", "--int8", "--out", "int8.onnx")
+    assert set(found["validation"]) == {"dense", "float", "file"}
+    assert found["costs"]["file"]["onnx_seconds"] > 0
+    graph = onnx.load("int8.onnx").graph
+    assert {tensor.data_type for tensor in graph.initializer if len(tensor.dims) > 1} == {onnx.TensorProto.INT8}
+    assert "name the file model.onnx" in export("tuned", "--int8", "--out", "int8.pt2", code=1)["error"]
 
 
 def test_of_weights_that_moved_only_what_was_made_is_there(export):

@@ -63,9 +63,9 @@ class Images(Dataset[tuple[Tensor, int]]):
             augment(images, sizes, seeds, inputs)
         return torch.from_numpy(inputs), torch.from_numpy(self._listing.labels[rows].astype(np.int64))
 
-    def augmented(self) -> "Images":
-        """The same images with the train transform."""
-        return Images(self._listing, self._store, self.listed, augmenting=True)
+    def augmented(self, on: bool = True) -> "Images":
+        """The same images with the train transform, or without."""
+        return Images(self._listing, self._store, self.listed, augmenting=on)
 
     def subset(self, indices: np.ndarray | Tensor) -> "Images":
         """The images at `indices`, in that order."""

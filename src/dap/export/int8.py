@@ -15,8 +15,8 @@ from dap.errors import DapError
 from dap.export.onnx import Session, open_onnx, package
 from dap.files import replacing
 
-# Products, and what stays in integers between them. Sums stay in float: a transformer's stream through all of its
-# blocks has too wide a range for 8 bits, and a convolutional network is no faster without them.
+# Products, and what can stay in integers between them. Sums stay in float: what a transformer adds up over its blocks
+# has too wide a range for 8 bits, and sums in integers make a convolutional network no faster.
 _OPERATORS = ("Conv", "Gemm", "MatMul", "Relu", "Clip", "MaxPool", "AveragePool", "GlobalAveragePool")
 
 
@@ -33,7 +33,9 @@ def quantise_onnx(path_in: str | Path, path_out: str | Path, calibration: Iterab
         session = open_onnx(path_in)
     except DapError as error:
         raise DapError(f"{error}: export the model again") from None
-    batches = list(_images(calibration))
+    batches = [_array(batch) for batch in calibration if len(batch)]
+    if not batches:
+        raise DapError("no images for calibration: give some of every source domain")
     before = _classes(session, batches)
     with TemporaryDirectory() as folder:
         found = onnx.load(_quantised(Path(path_in), batches, Path(folder)))
@@ -54,16 +56,10 @@ class Runtime(nn.Module):
         return torch.from_numpy(self.session.run(images.numpy()))
 
 
-def _images(calibration: Iterable[np.ndarray | Tensor]) -> Iterator[np.ndarray]:
-    empty = True
-    for batch in calibration:
-        if not isinstance(batch, np.ndarray | Tensor):
-            raise DapError(f"a batch for calibration is a {type(batch).__name__}: give images alone, [n, c, h, w]")
-        if len(batch):
-            empty = False
-            yield torch.as_tensor(batch).detach().float().cpu().numpy()
-    if empty:
-        raise DapError("no images for calibration: give some of every source domain")
+def _array(batch: np.ndarray | Tensor) -> np.ndarray:
+    if not isinstance(batch, np.ndarray | Tensor):
+        raise DapError(f"a batch for calibration is a {type(batch).__name__}: give images alone, [n, c, h, w]")
+    return torch.as_tensor(batch).detach().float().cpu().numpy()
 
 
 def _classes(session: Session, batches: list[np.ndarray]) -> np.ndarray:
@@ -117,7 +113,7 @@ class _Feed:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """The quantiser has advice for the root logger, which it would also give a handler if there is none."""
+    """The quantiser tells the root logger of channels that are nearly dead, and gives it a handler if it has none."""
     root, silent, level = logging.getLogger(), logging.NullHandler(), logging.root.manager.disable
     root.addHandler(silent)
     logging.disable(logging.CRITICAL)

@@ -1,6 +1,6 @@
 """What a run has to ship: its models and any between them, as files that are checked on its images."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from copy import deepcopy
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -9,12 +9,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from dap.data import Images
 from dap.errors import DapError
 from dap.evaluation import accuracy
 from dap.evaluation.pixels import Joined
 from dap.export.costs import compare_costs
+from dap.export.int8 import Runtime, quantise_onnx
 from dap.export.ladder import Ladder, Rung
-from dap.export.onnx import export_onnx
+from dap.export.onnx import export_onnx, open_onnx
 from dap.export.patterns import check_pattern, semi_structured_layers, summary
 from dap.export.programs import export_program
 from dap.export.wishes import Wish, find
@@ -27,7 +29,7 @@ from dap.specs import PruneSpec
 from dap.structure import find_channels
 
 GRAPHS = ("onnx", "torch")  # formats that hold a network, not only its tensors
-_CHECKED = 8  # images of each domain
+_CHECKED, _CALIBRATED = 8, 64  # images of each domain
 Tell = Callable[[str, int, int, str], None]  # a stage, how much of how much is done, and a note
 
 
@@ -38,6 +40,7 @@ def ship(
     wish: Wish | str | None = None,
     *,
     dtype: torch.dtype = torch.float32,
+    int8: bool = False,
     threads: int | None = None,
     dense: Path | None = None,
     root: str | None = None,
@@ -49,7 +52,7 @@ def ship(
     """
     ladder, subjects = open_ladder(run, wish if isinstance(wish, str) else None, wish is None, dense, root)
     shape = tuple(some_images(subjects.sources).shape[1:])
-    write = _writer(kind, subjects, dtype)
+    write = _writer(kind, subjects, dtype, int8)
     if isinstance(wish, Wish):
         rung = find(ladder, wish, kind, write, shape, threads, lambda *tried: tell(f"{wish.name}", *tried))
     else:
@@ -71,14 +74,18 @@ def ship(
             found["on a GPU"] = summary(semi_structured_layers(deepcopy(shipped).to(dtype)))
     if isinstance(wish, Wish):
         found["cut"] = {"of": "weights" if ladder.channels is None else "FLOPs", "share": rung.share}
-        found["validation"] = _validation({"dense": ladder.dense, "file": rung.masked}, subjects.sources, tell)
-    if rung.whole and kind in GRAPHS:
+    if isinstance(wish, Wish) or int8:
+        models = {"dense": ladder.dense, "file": rung.masked}
+        if int8:
+            models = {"dense": ladder.dense, "float": rung.masked, "file": Runtime(open_onnx(out))}
+        found["validation"] = _validation(models, subjects.sources, tell)
+    if (rung.whole or int8) and kind in GRAPHS:
         tell("latencies", 0, 1, "")
         with TemporaryDirectory() as folder:
             files = {}
             if kind == "onnx":
                 files = {"dense": Path(folder, "dense.onnx"), "file": out}
-                write(ladder.at(0), files["dense"])
+                _writer(kind, subjects, dtype)(ladder.at(0), files["dense"])
             costs = compare_costs({"dense": ladder.dense, "file": shipped}, files, shape, threads)
         found["costs"] = {name: cost._asdict() for name, cost in costs.items()}
         tell("latencies", 1, 1, "")
@@ -132,14 +139,30 @@ def some_images(sources: Sources) -> Tensor:
     return torch.cat([next(iter(Joined([data], _CHECKED)))[0] for data in sources.held_out.values()])
 
 
-def _writer(kind: str, subjects: Subjects, dtype: torch.dtype) -> Callable[[Rung, Path], float | None]:
-    """Writes a model in one of the formats; where the file can be run, by how much its logits differ.
+def _calibration(sources: Sources) -> Iterator[Tensor]:
+    """Training images of every source domain, as evaluation prepares them."""
+    for data in sources.train.values():
+        plain = data.augmented(False) if isinstance(data, Images) else data
+        for images, _ in Joined([plain], _CALIBRATED):
+            yield images
+
+
+def _writer(
+    kind: str, subjects: Subjects, dtype: torch.dtype, int8: bool = False
+) -> Callable[[Rung, Path], float | None]:
+    """Writes a model in one of the formats; where the file can be run, by how much its logits differ before `int8`.
 
     A network with its graph ships without the channels that are cut. Tensors alone keep zeros in their place, so that
     they fit the model's own class.
     """
 
     def write(rung: Rung, path: Path) -> float | None:
+        if kind == "onnx" and int8:
+            with TemporaryDirectory() as folder:
+                whole = Path(folder, "float.onnx")
+                difference = export_onnx(rung.model, whole, subjects.card, some_images(subjects.sources))
+                quantise_onnx(whole, path, _calibration(subjects.sources))
+            return difference
         if kind == "onnx":
             return export_onnx(rung.model, path, subjects.card, some_images(subjects.sources))
         if kind == "torch":

@@ -21,6 +21,7 @@ def export_model(
     target_latency: str | None = None,
     max_size: str | None = None,
     dtype: Literal["float32", "float16", "bfloat16"] = "float32",
+    int8: bool = False,
     threads: int | None = None,
     dense: str | None = None,
     root: str | None = None,
@@ -43,6 +44,7 @@ def export_model(
         target_latency: cut no more than this needs, in ONNX Runtime on one image: 0.5x of the dense model's, or 30ms
         max_size: cut no more than a file of this size needs: 20MB
         dtype: of the weights in a safetensors file
+        int8: of an ONNX file, weights and activations in 8 bits, calibrated on training images of the sources
         threads: for latencies (default: as many as there are cores)
         dense: where the dense training is now, if it was moved
         root: the folder that holds the suite's own, if it was moved; onnx and torch are checked on its images
@@ -63,6 +65,8 @@ def export_model(
     kind = format or _ENDINGS.get(Path(out).suffix, "dense")
     if dtype != "float32" and kind in ("onnx", "torch"):
         raise DapError(f"{kind} files hold float32: leave --dtype out")
+    if int8 and kind != "onnx":
+        raise DapError(f"--int8 is for ONNX files, not for {kind}: name the file model.onnx")
     wish = _wish(sparsity, target_sparsity, target_latency, max_size)
     with stages(quiet=json) as tell:
         found = ship(
@@ -71,6 +75,7 @@ def export_model(
             kind,
             wish,
             dtype=getattr(torch, dtype),
+            int8=int8,
             threads=threads,
             dense=Path(dense) if dense else None,
             root=root,
@@ -103,7 +108,10 @@ def _lines(found: dict[str, Any]) -> list[str]:
     zeros = f", {found['zeros']:,} of them 0" if found["zeros"] else ""
     lines = [f"{found['file']}: {found['format']}, {found['bytes']:,} bytes, {found['parameters']:,} parameters{zeros}"]
     if "difference" in found:
-        text = f"on images of every domain its logits differ by at most {found['difference']:.2g} from those of the run"
+        before = "before quantisation " if "float" in found.get("validation", {}) else ""
+        text = (
+            f"{before}its logits on images of every domain differ by at most {found['difference']:.2g} from the run's"
+        )
         lines.append(text)
     if "pattern" in found:
         lines.append(f"every masked weight follows the pattern {found['pattern']}")
@@ -111,17 +119,21 @@ def _lines(found: dict[str, Any]) -> list[str]:
         lines.append(found["on a GPU"])
     if "cut" in found:
         lines.append(f"{found['cut']['share']:.1%} of the {found['cut']['of']} are cut")
-    rows: dict[str, list[str]] = {}
+    rows: dict[str, dict[str, str]] = {}
     if "costs" in found:
-        dense, file = found["costs"]["dense"], found["costs"]["file"]
-        rows["parameters"] = [f"{cost['parameters'] / 1e6:.2f} M" for cost in (dense, file)]
-        rows["FLOPs"] = [f"{cost['flops'] / 1e9:.3f} G" for cost in (dense, file)]
-        for name, key in {"PyTorch": "torch_seconds", "ONNX Runtime": "onnx_seconds"}.items():
-            if file[key] is not None:
-                rows[name] = [f"{1000 * cost[key]:.1f} ms" for cost in (dense, file)]
+        costs = found["costs"].items()
+        rows["parameters"] = {name: f"{cost['parameters'] / 1e6:.2f} M" for name, cost in costs}
+        rows["FLOPs"] = {name: f"{cost['flops'] / 1e9:.3f} G" for name, cost in costs}
+        for title, key in {"PyTorch, float": "torch_seconds", "ONNX Runtime": "onnx_seconds"}.items():
+            rows[title] = {name: f"{1000 * cost[key]:.1f} ms" for name, cost in costs if cost[key] is not None}
     if "validation" in found:
-        rows["sources' validation"] = [f"{found['validation'][name]:.1%}" for name in ("dense", "file")]
-    if rows:
-        lines.append(f"{'':20} {'dense':>10} {'file':>10}")
-        lines += [f"{name:20} {before:>10} {after:>10}" for name, (before, after) in rows.items()]
+        rows["sources' validation"] = {name: f"{value:.1%}" for name, value in found["validation"].items()}
+    columns = [name for name in ("dense", "float", "file") if any(name in row for row in rows.values())]
+    if columns:
+        lines.append(f"{'':20}" + "".join(f"{name:>11}" for name in columns))
+        lines += [
+            f"{title:20}" + "".join(f"{row.get(name, ''):>11}" for name in columns)
+            for title, row in rows.items()
+            if row
+        ]
     return lines
