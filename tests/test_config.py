@@ -14,6 +14,13 @@ def test_a_field_left_unset_takes_its_presets_value():
     assert paper.target_sparsity == 0.999
 
 
+def test_whole_channels_have_values_of_their_own():
+    config = PruneConfig(steps=2000).resolved(channels=True)
+    assert (config.learning_rate, config.temperature, config.target_sparsity) == (0.1, (0.3, 0.1), 0.75)
+    assert PruneConfig(learning_rate=0.3).resolved(channels=True).learning_rate == 0.3
+    assert PruneConfig(coefficient="paper").resolved(channels=True) == PruneConfig(coefficient="paper").resolved()
+
+
 def test_a_field_that_is_set_stays():
     config = PruneConfig(learning_rate=0.01, average=0.0, temperature=(1.0, 0.5)).resolved()
     assert (config.learning_rate, config.average, config.temperature) == (0.01, 0.0, (1.0, 0.5))

@@ -186,6 +186,11 @@ def test_every_method_cuts_whole_channels_to_a_share_of_flops(method, allocation
         torch.testing.assert_close(small(inputs), pruned.model.eval()(inputs), atol=1e-4, rtol=1e-4)
 
 
+def test_channels_are_learnt_as_far_as_is_asked():
+    with pytest.raises(DapError, match=r"mask learning ends at target_sparsity=0.75: raise it to reach 0.8"):
+        prune(create_classifier("small_resnet", 3), data(), "dap", [0.8], allocation="flops")
+
+
 def test_channels_that_are_cut_stay_absent_when_training_goes_on():
     model = create_classifier("small_resnet", 3)
     images = {domain: TensorDataset(torch.randn(8, 3, 16, 16), torch.randint(3, (8,))) for domain in ("a", "b")}

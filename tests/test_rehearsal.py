@@ -124,7 +124,8 @@ def test_a_study_is_measured_once_for_every_kind(tmp_path):
     found = rehearse_study(study, list(study.runs), 2, lambda run, number, count: told.append((number, count)))
     assert told == [(1, 3), (2, 3), (3, 3)]  # training, magnitude, DAP
     assert found.runs == 6
-    assert found.seconds == pytest.approx(sum(found.work.values()) / 2)
+    decoding = found.seconds - sum(found.work.values()) / 2
+    assert decoding > 0 if found.cache else decoding == pytest.approx(0, abs=1e-9)
     assert list(tmp_path.iterdir()) == [tmp_path / "study.yaml"]
     nothing = rehearse_study(study, [], 2)
     assert (nothing.runs, nothing.seconds, nothing.memory) == (0, 0, 0)

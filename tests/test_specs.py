@@ -15,6 +15,8 @@ def test_what_asks_for_the_same_has_one_id():
     assert identity(DENSE) == identity(replace(DENSE, train=TrainConfig(steps=5001, check_every=300, seed=1)))
     pruned = PruneSpec(DENSE, "taylor")
     assert identity(pruned) == identity(replace(pruned, allocation="global", sparsities=(0.2, 0.4, 0.6, 0.8, 0.9)))
+    channels = replace(pruned, allocation="flops")
+    assert identity(channels) == identity(replace(channels, sparsities=(0.3, 0.5, 0.7)))
     assert identity(pruned) == identity(replace(pruned, prune=PruneConfig(steps=7), finetune=FinetuneConfig(steps=3)))
     assert folder_name(pruned) == f"prune-{identity(pruned)}"
 

@@ -3,6 +3,10 @@
 from dataclasses import dataclass
 
 SPARSITIES = (0.2, 0.4, 0.6, 0.8, 0.9)
+FLOPS = (0.3, 0.5, 0.7)  # where a sparsity is a share of FLOPs
+# Allocations of whole coupled channels, until the share of FLOPs is gone: wherever they are, or (True) the same share
+# of every group.
+BY_FLOPS = {"flops": False, "flops_uniform": True}
 
 
 @dataclass(frozen=True)
@@ -21,9 +25,9 @@ class Method:
         tuned = self.finetuned if finetuned is None else finetuned
         return f"{self.title}, fine-tuned" if tuned and not self.whole else self.title
 
-    @property
-    def sparsities(self) -> tuple[float, ...]:
-        return (0.0,) if self.whole else SPARSITIES
+    def sparsities(self, allocation: str) -> tuple[float, ...]:
+        """Those that are cut unless a user says otherwise; of FLOPs fewer can go than of weights."""
+        return (0.0,) if self.whole else FLOPS if allocation in BY_FLOPS else SPARSITIES
 
 
 METHODS: dict[str, Method] = {

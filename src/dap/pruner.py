@@ -66,7 +66,7 @@ class Pruner:
         granularity: Callable[[Shape], Shape] | Channels = by_weight,
         ranks: Ranks = ALONE,
     ):
-        self.config = (config or PruneConfig()).resolved()
+        self.config = (config or PruneConfig()).resolved(channels=isinstance(granularity, Channels))
         self.ranks = ranks
         self.masked = MaskedModel(model, self.config.include, self.config.exclude)
         self.layout = (

@@ -18,7 +18,7 @@ from dap.criteria import CHANNEL_LEVEL, CRITERIA, Calibration, News, Scores
 from dap.errors import DapError
 from dap.masking import bake, every_weight, is_transposed, maskable_weights
 from dap.masks import Masks
-from dap.methods import METHODS
+from dap.methods import BY_FLOPS, METHODS
 from dap.norms import estimate_norms, norms_of
 from dap.observation import order_of_use
 from dap.sources import Source
@@ -27,8 +27,6 @@ from dap.trainer import TrainStats
 from dap.training import finetune
 
 _BY_CHANNEL = ("channels", "global_channels")
-# Whole coupled channels, until the share of FLOPs is gone: wherever they are, or the same share of every group.
-_BY_FLOPS = {"flops": False, "flops_uniform": True}
 
 
 @dataclass(frozen=True)
@@ -80,7 +78,7 @@ def prune(
         raise DapError(f"there is no method {method!r}; choose one of {', '.join(METHODS)}")
     allocation = allocation or METHODS[method].allocation
     cuts = _cuts(method, allocation, sparsities)
-    config = (config or PruneConfig()).resolved()
+    config = (config or PruneConfig()).resolved(channels=allocation in BY_FLOPS)
     tune = METHODS[method].finetuned if finetuned is None else finetuned
     steps = config.steps if train is None or train.steps is UNSET else train.steps
     train = replace(train or TrainConfig(), batch_size=data.batch_size, seed=data.seed, steps=steps)
@@ -88,7 +86,8 @@ def prune(
     maskable_weights(model, config.include, config.exclude)
     if tune or method == "movement":
         train = train.resolved()
-    if allocation == "path" and (highest := max(map(float, cuts))) > config.target_sparsity:
+    on_the_way = METHODS[method].learns and allocation in ("path", "flops")
+    if on_the_way and (highest := max(map(float, cuts))) > config.target_sparsity:
         raise DapError(f"mask learning ends at target_sparsity={config.target_sparsity}: raise it to reach {highest}")
     if watch_every is not None and watch_every < 1:
         raise DapError(f"watch_every is {watch_every}; it must be at least 1")
@@ -118,7 +117,7 @@ class _Pruning:
     def results(self, wishes: Sequence[str], cuts: Mapping[str, Callable[..., Masks]]) -> Iterator[Pruned]:
         """A result for each of `cuts`; `wishes` are those that were made before, too."""
         channels = None
-        if self.allocation in _BY_FLOPS:
+        if self.allocation in BY_FLOPS:
             device = next(self.model.parameters()).device
             channels = find_channels(self.model, self.data.inputs(device), self.config.include, self.config.exclude)
         scores = self._scores(wishes, channels)
@@ -195,21 +194,21 @@ def _cuts(method: str, allocation: str, sparsities: Sequence[float] | None) -> d
             raise DapError(f"the pattern {allocation} sets the sparsity: leave sparsities out")
         cuts: dict[str, Callable[..., Masks]] = {allocation: n_of_m(*map(int, pattern.groups()))}
     else:
-        known = [*ALLOCATIONS, *_BY_FLOPS, *(["path"] if METHODS[method].allocation == "path" else [])]
+        known = [*ALLOCATIONS, *BY_FLOPS, *(["path"] if METHODS[method].allocation == "path" else [])]
         if allocation not in known:
             known.append("N:M")
             raise DapError(f"there is no allocation {allocation!r} for {method}; choose one of {', '.join(known)}")
-        sparsities = METHODS[method].sparsities if sparsities is None else sparsities
+        sparsities = METHODS[method].sparsities(allocation) if sparsities is None else sparsities
         for sparsity in sparsities:
             if not (0 < sparsity < 1 or METHODS[method].whole):
                 raise DapError(f"sparsity is {sparsity}; it is a share between 0 and 1, both excluded")
-        if allocation in _BY_FLOPS:
-            allocate: Callable[..., Masks] = partial(_cut_channels, uniform=_BY_FLOPS[allocation])
+        if allocation in BY_FLOPS:
+            allocate: Callable[..., Masks] = partial(_cut_channels, uniform=BY_FLOPS[allocation])
         else:
             allocate = ALLOCATIONS.get(allocation, ALLOCATIONS["global"])
         cuts = {str(float(sparsity)): partial(allocate, sparsity=sparsity) for sparsity in sparsities}
-    if method in CHANNEL_LEVEL and allocation not in (*_BY_CHANNEL, *_BY_FLOPS):
-        raise DapError(f"{method} scores whole channels: choose allocation {', '.join((*_BY_CHANNEL, *_BY_FLOPS))}")
+    if method in CHANNEL_LEVEL and allocation not in (*_BY_CHANNEL, *BY_FLOPS):
+        raise DapError(f"{method} scores whole channels: choose allocation {', '.join((*_BY_CHANNEL, *BY_FLOPS))}")
     return cuts
 
 

@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from dap.config import UNSET, FinetuneConfig, PruneConfig, TrainConfig
 from dap.errors import DapError
-from dap.methods import METHODS
+from dap.methods import BY_FLOPS, METHODS
 
 FORMAT = 1  # of a run's folder
 
@@ -103,13 +103,13 @@ class PruneSpec:
         method = METHODS[self.method]
         allocation = self.allocation or method.allocation
         finetuned = method.finetuned if self.finetuned is None else self.finetuned
-        config, tuning = self.prune.resolved(), self.finetune
+        config, tuning = self.prune.resolved(channels=allocation in BY_FLOPS), self.finetune
         if tuning.steps is UNSET:
             tuning = replace(tuning, steps=config.steps)
         values = asdict(replace(self, prune=config, finetune=tuning, allocation=allocation, finetuned=finetuned))
         values["dense"] = self.dense if isinstance(self.dense, str) else self.dense.canonical()
         if self.sparsities is None and ":" not in allocation:
-            values["sparsities"] = method.sparsities
+            values["sparsities"] = method.sparsities(allocation)
         if self.method == "agnostic":
             values["prune"]["alpha"] = 0.0
         if not method.learns:

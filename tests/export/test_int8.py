@@ -17,7 +17,7 @@ from dap.models import ModelCard, small_resnet
 from dap.structure import find_channels, remove_channels
 
 SOURCES, TARGET = ("plain", "textured"), "rotated"
-CARD = ModelCard(tuple("0123456789"), 32, (0.1, 0.2, 0.3), (0.4, 0.5, 0.6))
+CARD = ModelCard(tuple("0123456789"), 16, (0.1, 0.2, 0.3), (0.4, 0.5, 0.6))
 
 
 def relative(path: Path, exact: Path, images: torch.Tensor) -> float:
@@ -28,7 +28,8 @@ def relative(path: Path, exact: Path, images: torch.Tensor) -> float:
 
 @pytest.fixture(scope="module")
 def domains():
-    return {domain: tuple(part[::2] for part in data.tensors) for domain, data in digits().items()}
+    """At half their side, which is soon learnt."""
+    return {domain: (F.avg_pool2d(data.tensors[0], 2), data.tensors[1]) for domain, data in digits().items()}
 
 
 @pytest.fixture(scope="module")
@@ -72,7 +73,7 @@ def test_small_and_nearly_as_good(exported, domains, calibration, tmp_path):
         dense = accuracy(Runtime(before), [domains[domain]])
         assert dense > (0.9 if domain in SOURCES else 0.2)
         assert accuracy(Runtime(after), [domains[domain]]) == pytest.approx(dense, abs=0.03)
-        assert relative(path, exported, domains[domain][0]) < 0.1  # products that saturate take it far beyond
+        assert relative(path, exported, domains[domain][0]) < 0.15  # products that saturate take it far beyond
     seen = torch.cat(calibration).numpy()
     assert agreement == (before.run(seen).argmax(1) == after.run(seen).argmax(1)).mean() > 0.95
     five = after.run(seen[:5])
@@ -139,9 +140,9 @@ def test_other_networks(make, tmp_path, monkeypatch, capfd):
         ({"path_in": "damaged.onnx"}, "damaged.onnx is damaged or not an ONNX file .*: export the model again"),
         ({"path_in": "int8.onnx"}, "int8.onnx is in integers already: give the file that export_onnx wrote"),
         ({"calibration": []}, "no images for calibration: give some of every source domain"),
-        ({"calibration": [torch.zeros(0, 3, 32, 32)]}, "no images for calibration"),
-        ({"calibration": [(torch.zeros(2, 3, 32, 32), torch.zeros(2))]}, "is a tuple: give images alone, \\[n, c, h"),
-        ({"calibration": [torch.zeros(2, 3, 16, 16)]}, "float.onnx does not take these images .* as its card says"),
+        ({"calibration": [torch.zeros(0, 3, 16, 16)]}, "no images for calibration"),
+        ({"calibration": [(torch.zeros(2, 3, 16, 16), torch.zeros(2))]}, "is a tuple: give images alone, \\[n, c, h"),
+        ({"calibration": [torch.zeros(2, 3, 8, 8)]}, "float.onnx does not take these images .* as its card says"),
     ],
 )
 def test_what_cannot_be_quantised(change, message, exported, calibration, tmp_path, monkeypatch):

@@ -79,7 +79,7 @@ def test_the_sensitivity_of_a_channel_is_the_agreement_of_its_gate():
     """Against the naive formula: a gradient of the gates for every domain, and the product of signs for every pair."""
     config = PruneConfig(steps=10, f_update=1, beta=0.0, target_sparsity=0.5)
     pruner = Pruner(MODEL, config, granularity=CHANNELS)
-    before = pruner._sample(1, 0.7 * (0.2 / 0.7) ** 0.1, *pruner.layout.priced(pruner.effective))[0]
+    before = pruner._sample(1, 0.3 * (0.1 / 0.3) ** 0.1, *pruner.layout.priced(pruner.effective))[0]
     weights = pruner.layout.masked_weights(before)
     _, parts = domain_gradients(pruner.network, Erm(), weights, BATCHES)
     signs = torch.stack([next(pruner.layout.gate_gradients(part))[1].sign() for part in parts])

@@ -41,6 +41,8 @@ def export_onnx(model: nn.Module, path: str | Path, card: ModelCard, images: Ten
         )
     assert program is not None
     found = program.model_proto
+    for part in (found.graph, *found.graph.node, *found.graph.value_info):
+        part.ClearField("metadata_props")  # traces with folders of this machine
     onnx.helper.set_model_props(found, {name: json.dumps(getattr(card, name)) for name in _CARD})
     with replacing(path) as temporary:
         temporary.write_bytes(found.SerializeToString())

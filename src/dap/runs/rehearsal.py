@@ -26,6 +26,7 @@ from dap.engine import Engine
 from dap.errors import DapError
 from dap.evaluation import score
 from dap.masking import maskable_weights
+from dap.methods import BY_FLOPS
 from dap.objectives import Objective
 from dap.pruning import prune
 from dap.runs.folder import read_spec, threads
@@ -310,7 +311,7 @@ def _prune(stage: _Stage, spec: PruneSpec) -> None:
         spec.sparsities and spec.sparsities[:1],
         allocation=spec.allocation,
         finetuned=spec.finetuned,
-        config=replace(spec.prune.resolved(), steps=_STEPS),
+        config=replace(spec.prune.resolved(channels=spec.allocation in BY_FLOPS), steps=_STEPS),
         train=replace(spec.finetune.over(stage.train), steps=_STEPS, check_every=_STEPS),
         validation=stage.validation,
     )
