@@ -27,14 +27,15 @@ def latency(run: Callable[[], object], repeats: int = 30) -> float:
 def in_turn(runs: Mapping[str, Callable[[], object]], repeats: int = 30) -> dict[str, float]:
     """The median times of calls, in seconds, by name: whatever slows the machine down for a while slows all of them.
 
-    Each turn begins with a call that is not timed: it brings weights back into the cache, and the threads of the one
-    before have gone to sleep by its end.
+    Each turn begins with two calls that are not timed: they bring weights back into the cache, and the threads of the
+    one before have gone to sleep by their end.
     """
     if repeats < 1:
         raise DapError(f"repeats is {repeats}; a median needs at least one")
     times: dict[str, list[float]] = {name: [] for name in runs}
     for _ in range(repeats):
         for name, run in runs.items():
+            run()
             run()
             start = time.perf_counter()
             run()
