@@ -45,6 +45,17 @@ def test_a_seed_without_one_of_the_domains_is_left_out_and_counted():
     assert "1 times a seed is missing, or left out" in table.note
 
 
+def test_fine_tuned_rows_come_last_and_shares_of_flops_are_named():
+    names = ["IoR (a reconstruction), fine-tuned", "Magnitude, fine-tuned", "DAP", "Magnitude"]
+    table = overview([dense(0.5), *(record(0.4, method=name) for name in names)])
+    assert [row.series for row in table.rows] == ["Dense", "Magnitude", "DAP", names[1], names[0]]
+    assert "FLOPs" not in table.note
+    channels = replace(record(0.4), options={"allocation": "flops"})
+    assert "A sparsity is the share of FLOPs that is gone." in overview([dense(0.5), channels]).note
+    both = overview([channels, record(0.4, method="Magnitude")])
+    assert "Where whole channels are cut, a sparsity is the share of FLOPs" in both.note
+
+
 def test_a_seed_that_a_method_lacks_is_counted():
     table = overview([dense(0.5), dense(0.7, seed=1), record(0.4)])
     cells = [row.cells[place] for row, place in zip(table.rows, (1, 2), strict=True)]

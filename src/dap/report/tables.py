@@ -10,7 +10,7 @@ import numpy as np
 
 from dap.bits import unpack_bits
 from dap.errors import DapError
-from dap.methods import METHODS
+from dap.methods import BY_FLOPS, METHODS
 from dap.report.findings import Finding
 from dap.report.records import Record
 from dap.report.series import DENSE
@@ -106,12 +106,12 @@ def wishes(records: Iterable[Record]) -> list[str]:
 
 
 def in_order(records: Iterable[Record]) -> list[Record]:
-    """Dense models, then methods as they are listed, from few to many cut weights."""
+    """Dense models, then methods as they are listed, those that are fine-tuned last; from few to many cut weights."""
     return sorted(records, key=_order)
 
 
 def _order(record: Record) -> tuple[int, str, float, str]:
-    methods = [DENSE, *(method.title for method in METHODS.values())]
+    methods = [DENSE, *(method.called(tuned) for tuned in (False, True) for method in METHODS.values())]
     share = float(record.wished) if record.wished and ":" not in record.wished else 1.0
     return methods.index(record.method), record.series, share if record.wished else 0.0, record.wished or ""
 
@@ -141,6 +141,10 @@ def _note(numbers: Numbers) -> str:
     note = f"{_OVER_SEEDS} ({seeds}) of the mean over {over} ({unseen})."
     if left_out := sum(cell.missing for cell in cells if cell is not None):
         note += f" {left_out} times a seed is missing, or left out since it lacks an unseen domain."
+    by_flops = {record.options.get("allocation") in BY_FLOPS for record in numbers.records if record.wished is not None}
+    if True in by_flops:
+        which = "A sparsity" if by_flops == {True} else "Where whole channels are cut, a sparsity"
+        note += f" {which} is the share of FLOPs that is gone."
     return note
 
 
