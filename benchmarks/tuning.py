@@ -17,21 +17,26 @@ import torch
 
 import dap
 from dap.evaluation import accuracy
-from dap.methods import SPARSITIES
+from dap.gates import by_weight
+from dap.methods import FLOPS, SPARSITIES
 from dap.runs.opening import open_dense
+from dap.runs.shipping import some_images
 from dap.specs import PruneSpec
+from dap.structure import find_channels
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("run", help="the folder of a dense training")
     parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="a field of PruneConfig")
+    parser.add_argument("--channels", action="store_true", help="learn whole channels, cut to shares of the FLOPs")
     parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--batch-size", type=int, default=16)
     parser.add_argument("--out", type=Path, help="a file that the last line is appended to")
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
     opened = open_dense(PruneSpec(args.run), Path(args.run))
-    settings = {"batch_size": 16} | {
+    settings = {"batch_size": args.batch_size} | {
         name: json.loads(value) for name, value in (pair.split("=", 1) for pair in args.set)
     }
 
@@ -44,7 +49,12 @@ def main() -> None:
     start = time.perf_counter()
     config = dap.PruneConfig.from_dict(settings)
     path = dap.learn_masks(
-        opened.model, opened.sources.train, config, objective=opened.objective, milestones=SPARSITIES
+        opened.model,
+        opened.sources.train,
+        config,
+        objective=opened.objective,
+        milestones=FLOPS if args.channels else SPARSITIES,
+        granularity=find_channels(opened.model, some_images(opened.sources)) if args.channels else by_weight,
     )
     seconds = round(time.perf_counter() - start)
     for sparsity, shot in path.snapshots.items():
