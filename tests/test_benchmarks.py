@@ -1,12 +1,16 @@
 import math
 
 import pytest
+import torch
 
 import baselines
+import claims
 import corruptions
 import files
 import scoring
 import step
+from dap.bits import pack_bits
+from dap.report import Record
 
 
 @pytest.mark.slow
@@ -55,3 +59,28 @@ def test_a_sparse_file_of_resnet_50_is_as_small_as_promised():
     assert result["fp32"] <= 0.24
     assert result["fp16"] < 0.28
     assert set(result) == {"fp32", "fp16", "bf16", "load_over_dense"}
+
+
+def test_claims_are_measured_on_the_same_trials_and_images():
+    def record(method, wished, right, target, seed, average=0.95):
+        bits, share = pack_bits(torch.tensor(right)), sum(right) / len(right)
+        options = {"dense.objective": "erm", "prune.average": average}
+        about = ("run", method, options, "PACS", (target,), seed, wished, 0.0, 0.5, share)
+        return Record(*about, series=method, dense="Dense", right={target: bits})
+
+    yes, no = [True] * 3 + [False], [True] * 2 + [False] * 2
+    records = [record("Dense", None, no, target, seed) for target, seed in (("a", 0), ("b", 0), ("a", 1))]
+    records += [record("DAP", "0.8", yes, "a", 0), record("DAP", "0.8", no, "a", 1)]
+    records += [record("DAP", "0.8", no, "a", 0, average=0.0), record("Magnitude", "0.8", [False] * 4, "a", 0)]
+    found = {claim.text: claims.measure(claim) for claim in claims.claims(records, [])}
+    kept = found["at 80 %, DAP keeps the dense accuracy"]
+    assert kept is not None
+    assert (kept.mean, kept.seeds) == (12.5, 2)  # b has no DAP
+    assert kept.low <= 0 < 12.5 < kept.high
+    first = claims.measure(claims.claims(records, [])[0], first_seed=True)
+    assert first is not None
+    assert (first.mean, first.seeds) == (25, 1)
+    beaten = next(claim for claim in claims.claims(records, []) if "magnitude" in claim.text)
+    assert claims.verdict(beaten, claims.measure(beaten), None) == "holds"
+    assert found["at 80 %, averaged masks beat raw ones (ours)"].mean == 25
+    assert found["at 90 %, raw masks keep 98 % of it"] is None

@@ -1,0 +1,143 @@
+"""The paper's claims beside what runs on PACS came to.
+
+    python benchmarks/claims.py docs/results/pacs
+
+prints the table of docs/results/pacs-claims.md: every claim as a difference, in points of accuracy on unseen domains,
+between two models with the same dense weights, over all trials (a target and a seed) that have both, with a 95 %
+bootstrap interval over trials and images; and over the first seed alone, whose trials have every domain unseen once.
+What is not done yet is said. The last line is one JSON object.
+"""
+
+import argparse
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dap.bits import unpack_bits
+from dap.methods import METHODS
+from dap.report import Record, read_findings, read_records
+from dap.report.findings import Finding
+from dap.report.series import DENSE
+from dap.report.statistics import Difference, paired
+
+Trial = tuple[tuple[str, ...], int]  # what is unseen, and the seed
+DAP, AGNOSTIC = METHODS["dap"].title, METHODS["agnostic"].title
+
+
+@dataclass(frozen=True)
+class Result:
+    accuracy: float
+    right: Mapping[str, str]  # see `dap.bits`
+
+
+Results = Mapping[Trial, Result]
+
+
+@dataclass(frozen=True)
+class Claim:
+    text: str
+    ours: Results
+    theirs: Results
+    least: float = 0.0  # points that ours must be ahead by
+    share: float = 1.0  # of theirs that ours must keep
+
+
+def claims(records: Sequence[Record], findings: Sequence[Finding]) -> list[Claim]:
+    def models(method: str, wished: str | None, raw: bool = False) -> Results:
+        return {
+            (record.targets, record.seed): Result(record.unseen, record.right)
+            for record in records
+            if (record.method, record.wished) == (method, wished)
+            and record.unseen is not None
+            and record.options["dense.objective"] == "erm"
+            and _is_raw(record) == raw
+        }
+
+    def attacked(wished: str | None) -> Results:
+        wanted = {DENSE} if wished is None else {DAP}
+        series = {record.series for record in records if record.method in wanted and not _is_raw(record)}
+        return {
+            (found.targets, found.seed): Result(found.accuracy, found.right)
+            for found in findings
+            if (found.kind, found.case, found.severity) == ("attacks", "pgd", "3")  # ε = 2/255
+            if found.unseen and found.wished == wished and found.series in series
+        }
+
+    dense = models(DENSE, None)
+    return [
+        Claim("at 80 %, DAP keeps the dense accuracy", models(DAP, "0.8"), dense),
+        Claim("at 90 %, averaged masks keep it, too", models(DAP, "0.9"), dense),
+        Claim("at 90 %, raw masks keep 98 % of it", models(DAP, "0.9", raw=True), dense, share=0.98),
+        Claim("at 40 %, DAP is at least as accurate as dense", models(DAP, "0.4"), dense),
+        Claim("at 80 %, DAP beats magnitude by 20 points", models(DAP, "0.8"), models("Magnitude", "0.8"), 20),
+        Claim("at 80 %, DAP beats Taylor by more", models(DAP, "0.8"), models("Taylor", "0.8"), 20),
+        Claim("at 80 %, α > 0 beats α = 0", models(DAP, "0.8"), models(AGNOSTIC, "0.8")),
+        Claim("at 90 %, α > 0 beats α = 0", models(DAP, "0.9"), models(AGNOSTIC, "0.9")),
+        Claim("at 80 %, averaged masks beat raw ones (ours)", models(DAP, "0.8"), models(DAP, "0.8", raw=True)),
+        Claim("at 80 %, DAP beats dense that is trained on", models(DAP, "0.8"), models("Dense, trained on", None)),
+        Claim("under PGD at 2/255, 80 % sparse is 8 points ahead", attacked("0.8"), attacked(None), 8),
+    ]
+
+
+def _is_raw(record: Record) -> bool:
+    return record.options.get("prune.average") == 0
+
+
+def measure(claim: Claim, first_seed: bool = False) -> Difference | None:
+    """Ours less the share of theirs, in points."""
+    trials = [trial for trial in claim.ours if trial in claim.theirs and not (first_seed and trial[1])]
+    images = {trial: _images(claim.ours[trial], claim.theirs[trial]) for trial in trials}
+    found = paired(
+        {trial: claim.ours[trial].accuracy for trial in trials},
+        {trial: claim.share * claim.theirs[trial].accuracy for trial in trials},
+        {trial: known for trial, known in images.items() if known} if claim.share == 1 else None,
+    )
+    if found is None:
+        return None
+    low, high = (None if value is None else 100 * value for value in (found.low, found.high))
+    return Difference(100 * found.mean, low, high, found.seeds)
+
+
+def _images(ours: Result, theirs: Result) -> list[np.ndarray]:
+    """By domain, 1 for an image that we alone have right, −1 for one that they alone have, else 0."""
+    if not ours.right or ours.right.keys() != theirs.right.keys():
+        return []
+    pairs = [(unpack_bits(bits), unpack_bits(theirs.right[domain])) for domain, bits in ours.right.items()]
+    if any(len(one) != len(other) for one, other in pairs):
+        return []
+    return [one.astype(int) - other.astype(int) for one, other in pairs]
+
+
+def verdict(claim: Claim, over_all: Difference, first: Difference | None) -> str:
+    means = [found.mean >= claim.least for found in (over_all, first) if found is not None]
+    return "holds" if all(means) else "holds partly" if any(means) else "does not hold here"
+
+
+def show(found: Difference | None) -> str:
+    if found is None:
+        return "–"
+    between = "" if found.low is None or found.high is None else f" [{found.low:+.1f}, {found.high:+.1f}]"
+    return f"{found.mean:+.1f}{between}, {found.seeds} trials"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("study", type=Path, help="the folder of the study")
+    folder = parser.parse_args().study
+    records = read_records(folder)
+    print("| claim | all trials | seed 0, every domain unseen once | |\n|---|---|---|---|")
+    found: dict[str, Any] = {}
+    for claim in claims(records, read_findings(folder, records).robustness):
+        over_all, first = measure(claim), measure(claim, first_seed=True)
+        word = "not measured yet" if over_all is None else verdict(claim, over_all, first)
+        print(f"| {claim.text} | {show(over_all)} | {show(first)} | {word} |")
+        found[claim.text] = {"difference": None if over_all is None else over_all.mean, "verdict": word}
+    print(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main()
