@@ -20,8 +20,7 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 import dap
-from dap.export import export_onnx
-from dap.export.latency import compare as compare_latencies
+from dap.export import compare_latencies, export_onnx
 from dap.learning import learn_masks
 from dap.masking import bake
 from dap.models import ModelCard, create_classifier
