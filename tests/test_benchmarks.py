@@ -7,6 +7,7 @@ import baselines
 import claims
 import corruptions
 import files
+import latency
 import scoring
 import step
 from dap.bits import pack_bits
@@ -52,6 +53,18 @@ def test_corruptions_benchmark_on_a_small_scale():
     result = corruptions.compare("resnet18", images=4, pixels=32, severities=(1,))
     assert set(result) == {"second_model_over_forward", "first_over_second"}
     assert all(value > 0 for value in result.values())
+
+
+@pytest.mark.slow
+def test_latency_benchmark_on_a_small_model():
+    result = latency.compare("resnet18", pixels=32, steps=2, repeats=8)
+    assert set(result) == {
+        "flops_ratio", "parameter_ratio", "max_abs_difference", "speedup_batch_1", "speedup_batch_8",
+        "torch_speedup_batch_1",
+    }  # fmt: skip
+    assert result["flops_ratio"] <= 0.5
+    assert result["max_abs_difference"] < 1e-4
+    assert all(result[name] > 0.5 for name in result if "speedup" in name)
 
 
 def test_a_sparse_file_of_resnet_50_is_as_small_as_promised():

@@ -122,7 +122,7 @@ def test_the_least_is_cut_for_a_latency_and_people_read_a_table(export, capsys):
     lines = capsys.readouterr().out.splitlines()
     assert lines[2] == "0.0% of the FLOPs are cut"  # the dense model is fast enough
     rows = {line[:20].strip(): line[20:].split()[::-1] for line in lines[4:]}
-    assert list(rows) == ["parameters", "FLOPs", "PyTorch, float", "ONNX Runtime", "sources' validation"]
+    assert list(rows) == ["parameters", "FLOPs", "PyTorch", "ONNX Runtime", "sources' validation"]
     assert len(set(rows["sources' validation"])) == 1
     wrong = export("weights", "--target-latency", "0.5x", "--out", "none.onnx", code=1)["error"]
     assert "prune with --allocation flops" in wrong

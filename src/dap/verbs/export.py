@@ -105,14 +105,13 @@ def _wish(
 
 
 def _lines(found: dict[str, Any]) -> list[str]:
+    """For people: what is in the file, and a table of what it costs before (dense) and after."""
     zeros = f", {found['zeros']:,} of them 0" if found["zeros"] else ""
     lines = [f"{found['file']}: {found['format']}, {found['bytes']:,} bytes, {found['parameters']:,} parameters{zeros}"]
     if "difference" in found:
         before = "before quantisation " if "float" in found.get("validation", {}) else ""
-        text = (
-            f"{before}its logits on images of every domain differ by at most {found['difference']:.2g} from the run's"
-        )
-        lines.append(text)
+        much = f"{found['difference']:.2g}"
+        lines.append(f"{before}its logits on images of every domain differ by at most {much} from those of the run")
     if "pattern" in found:
         lines.append(f"every masked weight follows the pattern {found['pattern']}")
     if "on a GPU" in found:
@@ -124,7 +123,7 @@ def _lines(found: dict[str, Any]) -> list[str]:
         costs = found["costs"].items()
         rows["parameters"] = {name: f"{cost['parameters'] / 1e6:.2f} M" for name, cost in costs}
         rows["FLOPs"] = {name: f"{cost['flops'] / 1e9:.3f} G" for name, cost in costs}
-        for title, key in {"PyTorch, float": "torch_seconds", "ONNX Runtime": "onnx_seconds"}.items():
+        for title, key in {"PyTorch": "torch_seconds", "ONNX Runtime": "onnx_seconds"}.items():
             rows[title] = {name: f"{1000 * cost[key]:.1f} ms" for name, cost in costs if cost[key] is not None}
     if "validation" in found:
         rows["sources' validation"] = {name: f"{value:.1%}" for name, value in found["validation"].items()}
