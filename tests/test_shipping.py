@@ -113,6 +113,10 @@ def test_the_least_is_cut_for_a_size(export):
     assert half["cut"]["share"] == 0  # half the precision is enough
     wrong = export("weights", "--max-size", "100KB", "--out", "small.onnx", code=1)["error"]
     assert "choose --format safetensors for a size" in wrong
+    wrong = export("channels", "--max-size", "100KB", "--out", "small.safetensors", code=1)["error"]
+    assert "choose --format safetensors for a size" in wrong  # zeros stay in place
+    wrong = export("weights", "--sparsity", "0.6", "--threads", "0", *options, code=1)["error"]
+    assert wrong == "dap: threads is 0; it must be at least 1\n"
     wrong = export("weights", "--max-size", "1KB", *options, code=1)["error"]
     assert wrong == "dap: no model meets the wish, not even the one that cuts 60.0%: prune further\n"
 
@@ -143,6 +147,26 @@ def test_int8_says_what_it_costs(export):
 def test_of_weights_that_moved_only_what_was_made_is_there(export):
     found = export("tuned", "--target-sparsity", "0.4", "--out", "tuned.safetensors")
     assert found["cut"]["share"] == 0.6
+
+
+def test_a_control_ships_what_was_trained_on(export):
+    control = ["--method", "control", "--finetune.steps", "2", "--finetune.learning-rate", "0.01"]
+    assert main(["prune", "dense", *control, "--out", "control"]) == 0
+    export("control", "--out", "control.safetensors")
+    found, (trained, _, _) = safetensors.torch.load_file("control.safetensors"), load_pruned("control", "0.0")
+    assert all(torch.equal(found[name], tensor) for name, tensor in trained.state_dict().items())
+    dense = safetensors.torch.load_file("dense/model.safetensors")
+    assert not all(torch.equal(found[name], tensor) for name, tensor in dense.items())
+
+
+def test_images_that_were_moved_are_found_with_root(export):
+    shutil.move("pets", "moved/pets")
+    try:
+        wrong = export("weights", "--sparsity", "0.6", "--out", "none.safetensors", code=1)["error"]
+        assert "of a folder that was moved, its parent as root" in wrong
+        export("weights", "--sparsity", "0.6", "--root", "moved", "--out", "again.safetensors")
+    finally:
+        shutil.move("moved/pets", "pets")
 
 
 def test_patterns_are_checked(export, made):

@@ -42,7 +42,8 @@ def load_suite(
 ) -> Suite:
     """A suite's domains, with images at (pixels, pixels).
 
-    `what` is a name in `SUITES`, whose folder is in `root` (else `data`), a folder <domain>/<class>/<image>, a .csv or
+    `what` is a name in `SUITES`, whose folder is in `root` (else `data`), a folder <domain>/<class>/<image>, in `root`
+    if it is not where it was, a .csv or
     .parquet with columns path, label, domain (and group), or a dataset of the Hugging Face hub, `hf:name@split`.
     Decoded images are kept in `cache`, else as the digits are; with `cache=False` they are decoded each time.
 
@@ -86,8 +87,11 @@ def list_suite(what: str | Path, root: str | Path | None = None) -> Contents:
         return list_table(path, expanded(root) if root else None)
     elif path.is_dir():
         folder, contents = path, list_folder(path)
+    elif root and (folder := expanded(root) / path.name).is_dir():  # it was moved there
+        contents = list_folder(folder)
     else:
-        raise DapError(f"{name!r} is no folder and no suite: give {', '.join(SUITES)}, a folder, a table or hf:<name>")
+        known = f"{', '.join(SUITES)}, a folder, a table or hf:<name>; of a folder that was moved, its parent as root"
+        raise DapError(f"{name!r} is no folder and no suite: give {known}")
     refuse_empty(contents, folder)
     return contents
 

@@ -1,6 +1,6 @@
 """Models as files that others can use, and what they cost where they run."""
 
-from dap.export.costs import compare_costs, flops
+from dap.export.costs import compare_costs
 from dap.export.int8 import quantise_onnx
 from dap.export.latency import compare as compare_latencies
 from dap.export.onnx import Session, export_onnx, open_onnx
@@ -15,7 +15,6 @@ __all__ = [
     "compare_latencies",
     "export_onnx",
     "export_program",
-    "flops",
     "load_sparse",
     "open_onnx",
     "quantise_onnx",

@@ -5,11 +5,9 @@ from typing import NamedTuple
 
 import torch
 from torch import nn
-from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.utils.flop_counter import FlopCounterMode
 
 from dap.export.latency import compare
-from dap.masking import frozen
+from dap.structure.flops import count_flops
 
 
 class Costs(NamedTuple):
@@ -30,27 +28,9 @@ def compare_costs(
     return {
         name: Costs(
             sum(parameter.numel() for parameter in model.parameters()),
-            flops(model, shape),
+            count_flops(model, torch.zeros(1, *shape, dtype=next(model.parameters()).dtype)),
             in_torch[name],
             in_onnx.get(name),
         )
         for name, model in models.items()
     }
-
-
-@torch.no_grad()
-def flops(model: nn.Module, shape: tuple[int, ...]) -> int:
-    """Of the products of one image of `shape`: two for each multiplication.
-
-    >>> flops(nn.Conv2d(3, 4, 1, bias=False), (3, 2, 2))
-    96
-    """
-    first = next(model.parameters())
-    fused = torch.backends.mha.get_fastpath_enabled()
-    torch.backends.mha.set_fastpath_enabled(False)  # inside of a fused layer nothing is counted
-    try:
-        with frozen(model), sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
-            model(torch.zeros(1, *shape, dtype=first.dtype, device=first.device))
-    finally:
-        torch.backends.mha.set_fastpath_enabled(fused)
-    return counter.get_total_flops()

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from dap.errors import DapError
-from dap.export.onnx import Session, open_onnx, package
+from dap.export.onnx import Session, open_onnx, package, write_onnx
 from dap.files import replacing
 
 # Products, and what can stay in integers between them. Sums stay in float: what a transformer adds up over its blocks
@@ -39,9 +39,8 @@ def quantise_onnx(path_in: str | Path, path_out: str | Path, calibration: Iterab
     before = _classes(session, batches)
     with TemporaryDirectory() as folder:
         found = onnx.load(_quantised(Path(path_in), batches, Path(folder)))
-    onnx.helper.set_model_props(found, session.properties)  # without what the quantiser added
     with replacing(path_out) as temporary:
-        temporary.write_bytes(found.SerializeToString())
+        write_onnx(found, session.properties, temporary)  # without what the quantiser added
         return float((_classes(open_onnx(temporary), batches) == before).mean())
 
 

@@ -54,14 +54,21 @@ class Ladder:
         """The share that the sparsest model cuts."""
         return max(self.made, default=0.0)
 
+    @property
+    def base(self) -> Rung:
+        """The dense model."""
+        return Rung(0.0, self.dense, None, self.channels is not None)
+
     def at(self, share: float) -> Rung:
         """The model that cuts this share, or the next that there is."""
         whole = self.channels is not None
-        if share == 0:
-            return Rung(0.0, self.dense, None, whole)
-        if share in self.made:
+        if share in self.made:  # also at 0, where training went on
             return Rung(share, *self.made[share], whole)
-        if not 0 <= share <= self.highest:
+        if share == 0:
+            return self.base
+        if share < 0:
+            raise DapError(f"the share to cut is {share}; it must be at least 0")
+        if share > self.highest:
             most = f"the sparsest model cuts {self.highest:.1%}"
             raise DapError(f"a share of {share:.1%} is out of reach, {most}: prune to a higher sparsity")
         above = min(made for made in self.made if made > share)

@@ -6,19 +6,21 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from dap.export.logits import Logits
+from dap.export.logits import Logits, difference
 from dap.files import replacing
 
 
-def export_program(model: nn.Module, path: str | Path, images: Tensor) -> float:
-    """Write `model` for batches of any size, read it again, and run it on `images`; the largest difference."""
-    model = Logits(model).eval()
+def export_program(model: nn.Module, path: str | Path, images: Tensor, reference: nn.Module | None = None) -> float:
+    """Write `model` for batches of any size, read it again, and run it on `images`, alone and together.
+
+    Returns the largest difference from the logits of `reference`, by default the model itself. A program that differs
+    by more than rounding is not written.
+    """
     with torch.no_grad(), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of torch, about itself
-        expected = model(images)
         batch = {0: torch.export.Dim("batch")}
-        program = torch.export.export(model, (images[:1].repeat(2, 1, 1, 1),), dynamic_shapes=(batch,))
+        program = torch.export.export(Logits(model), (images[:1].repeat(2, 1, 1, 1),), dynamic_shapes=(batch,))
         with replacing(path) as temporary:
             torch.export.save(program, temporary)
             again = torch.export.load(temporary).module()
-            return float((again(images) - expected).abs().max())
+            return difference(again, reference or model, images, "as a program")

@@ -66,22 +66,24 @@ def find(
     shape: tuple[int, ...],
     threads: int | None = None,
     on_try: OnTry | None = None,
+    write_dense: Write | None = None,
 ) -> Rung:
     """The model that cuts the least of those whose file, which `write` makes in the format `kind`, is as wished.
 
-    A latency is the median of one image of `shape` in ONNX Runtime, measured in turn with the dense model's.
+    A latency is the median of one image of `shape` in ONNX Runtime, measured in turn with the dense model's, whose file
+    `write_dense` makes, if it is another kind of file.
     """
     if wish.name == "sparsity":
         return ladder.at(wish.value)
     if wish.name == "size":
-        if ladder.channels is None and kind != "safetensors":
+        if kind == "dense" or (ladder.channels is None and kind != "safetensors"):
             raise DapError(f"zeros in place make no {kind} file smaller: choose --format safetensors for a size")
         return _within_size(ladder, wish.value, write, on_try)
     if ladder.channels is None:
         raise DapError("zeros in place make no network faster: prune with --allocation flops for a latency")
     if kind != "onnx":
         raise DapError(f"latencies are those of ONNX files, not of {kind}: name the file model.onnx")
-    return _within_latency(ladder, wish, write, shape, threads, on_try)
+    return _within_latency(ladder, wish, (write, write_dense or write), shape, threads, on_try)
 
 
 def _within_size(ladder: Ladder, limit: float, write: Write, on_try: OnTry | None) -> Rung:
@@ -96,11 +98,17 @@ def _within_size(ladder: Ladder, limit: float, write: Write, on_try: OnTry | Non
 
 
 def _within_latency(
-    ladder: Ladder, wish: Wish, write: Write, shape: tuple[int, ...], threads: int | None, on_try: OnTry | None
+    ladder: Ladder,
+    wish: Wish,
+    writers: tuple[Write, Write],
+    shape: tuple[int, ...],
+    threads: int | None,
+    on_try: OnTry | None,
 ) -> Rung:
+    write, write_dense = writers
     with TemporaryDirectory() as folder:
         dense, path = Path(folder, "dense.onnx"), Path(folder, "model.onnx")
-        write(ladder.at(0), dense)
+        write_dense(ladder.base, dense)
 
         def is_fast(rung: Rung) -> bool:
             write(rung, path)

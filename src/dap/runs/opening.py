@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import safetensors.torch
+import torch
 from torch import nn
 
 from dap.config import TrainConfig
@@ -95,6 +96,10 @@ def _own(spec: ModelSpec) -> nn.Module:
         raise DapError(f"{spec.model} gives a {type(model).__name__}: it must give a torch.nn.Module")
     if spec.weights is not None:
         load_model(model, Path(spec.weights))
+    for name, parameter in model.named_parameters():
+        if parameter.dtype != torch.float32:
+            kind = str(parameter.dtype).removeprefix("torch.")
+            raise DapError(f"{name} of {spec.model} is {kind}: give the model in float32, with model.float()")
     return model
 
 

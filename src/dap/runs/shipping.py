@@ -50,11 +50,13 @@ def ship(
 
     `wish` is one of the models that a pruning made, by its name, or what the file must be, at which the least is cut.
     """
+    if threads is not None and threads < 1:
+        raise DapError(f"threads is {threads}; it must be at least 1")
     ladder, subjects = open_ladder(run, wish if isinstance(wish, str) else None, wish is None, dense, root)
     shape = tuple(some_images(subjects.sources).shape[1:])
-    write = _writer(kind, subjects, dtype, int8)
+    write, write_dense = _writer(kind, subjects, dtype, int8), _writer(kind, subjects, dtype)
     if isinstance(wish, Wish):
-        rung = find(ladder, wish, kind, write, shape, threads, lambda *tried: tell(f"{wish.name}", *tried))
+        rung = find(ladder, wish, kind, write, shape, threads, lambda *tried: tell(wish.name, *tried), write_dense)
     else:
         rung = ladder.at(ladder.highest)
     pattern = _check_patterns(subjects)
@@ -85,7 +87,7 @@ def ship(
             files = {}
             if kind == "onnx":
                 files = {"dense": Path(folder, "dense.onnx"), "file": out}
-                _writer(kind, subjects, dtype)(ladder.at(0), files["dense"])
+                write_dense(ladder.base, files["dense"])
             costs = compare_costs({"dense": ladder.dense, "file": shipped}, files, shape, threads)
         found["costs"] = {name: cost._asdict() for name, cost in costs.items()}
         tell("latencies", 1, 1, "")
@@ -156,17 +158,19 @@ def _writer(
     they fit the model's own class.
     """
 
+    images = some_images(subjects.sources)
+
     def write(rung: Rung, path: Path) -> float | None:
         if kind == "onnx" and int8:
             with TemporaryDirectory() as folder:
                 whole = Path(folder, "float.onnx")
-                difference = export_onnx(rung.model, whole, subjects.card, some_images(subjects.sources))
+                difference = export_onnx(rung.model, whole, subjects.card, images, rung.masked)
                 quantise_onnx(whole, path, _calibration(subjects.sources))
             return difference
         if kind == "onnx":
-            return export_onnx(rung.model, path, subjects.card, some_images(subjects.sources))
+            return export_onnx(rung.model, path, subjects.card, images, rung.masked)
         if kind == "torch":
-            return export_program(rung.model, path, some_images(subjects.sources))
+            return export_program(rung.model, path, images, rung.masked)
         model = rung.masked if dtype == torch.float32 else deepcopy(rung.masked).to(dtype)
         save_model(model, path, subjects.card, sparse=kind == "safetensors")
         return None

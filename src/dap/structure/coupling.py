@@ -2,6 +2,8 @@
 
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -12,7 +14,9 @@ from dap.errors import DapError
 from dap.masking import every_weight, looking_at, maskable_weights
 from dap.observation import Product, observe, order_of_use
 from dap.structure.channels import Channels, Cost, Place
+from dap.structure.flops import count_flops
 from dap.structure.removal import is_attention
+from dap.structure.trial import is_removable
 
 _CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 
@@ -22,33 +26,44 @@ def find_channels(
 ) -> Channels:
     """The channels of `model` that can be removed, found with a few of its inputs.
 
-    Groups that cannot be removed exactly stay whole: those that a layer norm or a convolution of several wide groups
-    looks at, those whose weights `include` and `exclude` leave out, and the outputs of the last layer.
+    Groups that cannot be removed exactly, which is tried, stay whole: those that a layer norm or a convolution of
+    several wide groups looks at, for instance, those whose weights `include` and `exclude` leave out, and the outputs
+    of the last layer.
     """
     names = {id(module): path for path, module in model.named_modules()}
     weights = every_weight(model)
     head = order_of_use(model, weights, inputs)[-1]
     allowed = set(maskable_weights(model, include, exclude)) - {head}
+    attentions = [module for module in model.modules() if is_attention(module)]
+    found = [*_traced(model, inputs, names, attentions, allowed), *_heads(attentions, names, allowed)]
+    few = inputs[:2]
+    if found and not is_removable(model, _channels(model, found), few):
+        found = [one for one in found if is_removable(model, _channels(model, [one]), few)]
+        if found and not is_removable(model, _channels(model, found), few):
+            raise DapError("the model's channels cannot be removed together: choose an allocation of single weights")
+    if not found:
+        raise DapError("the model has no channels that can be removed: choose an allocation of single weights")
+    channels = _channels(model, found)
+    return replace(channels, costs=tuple(_costs(model, inputs, weights, _joined(channels.places), attentions, names)))
+
+
+_Found = tuple[str, int, list[Place], list[Place]]  # a name, the number of channels, all places, those of gates
+
+
+def _channels(model: nn.Module, found: Sequence[_Found]) -> Channels:
+    """What was found, side by side in one flat vector, without costs."""
     groups: dict[str, slice] = {}
     places: list[Place] = []
     gates: list[Place] = []
-    attentions = [module for module in model.modules() if is_attention(module)]
-    found = [*_traced(model, inputs, names, attentions, allowed), *_heads(attentions, names, allowed)]
     for name, size, mine, sites in found:
         start = max((group.stop for group in groups.values()), default=0)
         groups[name] = slice(start, start + size)
         places += [_moved(place, start) for place in mine]
         gates += [_moved(place, start) for place in sites]
-    if not groups:
-        raise DapError("the model has no channels that can be removed: choose an allocation of single weights")
     parameters = dict(model.named_parameters())
     places = [place for place in places if place.name in parameters]
-    costs = _costs(model, inputs, weights, _joined(places), attentions, names)
     shapes = {place.name: tuple(parameters[place.name].shape) for place in places}
-    return Channels(groups, tuple(places), tuple(_joined(gates)), tuple(costs), shapes)
-
-
-_Found = tuple[str, int, list[Place], list[Place]]  # a name, the number of channels, all places, those of gates
+    return Channels(groups, tuple(places), tuple(_joined(gates)), (), shapes)
 
 
 def _traced(
@@ -78,9 +93,9 @@ def _traced(
             parameter.requires_grad_(name not in frozen)
     for group in listed:
         items = [(item.dep.target, item.dep.handler.__name__, item.idxs, item.root_idxs) for item in group.items]
-        entry = _group(items, names, own, allowed)
-        if entry is not None:
-            yield entry
+        with suppress(IndexError):  # channels that are padded, split or shuffled have no place of their own
+            if (entry := _group(items, names, own, allowed)) is not None:
+                yield entry
 
 
 def _group(
@@ -208,7 +223,7 @@ def _costs(
     places: Sequence[Place],
     attentions: list[nn.Module],
     names: Mapping[int, str],
-) -> Iterator[Cost]:
+) -> list[Cost]:
     sides: dict[str, list[Tensor]] = {name: [] for name in weights}
     for name, _, channels in places:
         if name in sides:
@@ -224,12 +239,13 @@ def _costs(
 
     with looking_at(model), observe({name: weight.detach() for name, weight in weights.items()}, count):
         model(inputs)
-    for name, multiplications in used.items():
-        if multiplications:
-            yield Cost(multiplications, tuple(sides[name]))
+    costs = [Cost(multiplications, tuple(sides[name])) for name, multiplications in used.items() if multiplications]
     for module in attentions:
         name = f"{names[id(module)]}.qkv.weight"
         if name in lengths:
             width = int(module.num_heads) * int(module.head_dim)  # pyright: ignore
             rows = [channels[:width] for place, dim, channels in places if place == name and dim == 0]
-            yield Cost(2 * lengths[name] ** 2 * width, tuple(rows))
+            costs.append(Cost(2 * lengths[name] ** 2 * width, tuple(rows)))
+    # Products of activations, in attentions of other kinds: they stay.
+    rest = count_flops(model, inputs) // 2 // len(inputs) - sum(cost.multiplications for cost in costs)
+    return costs + [Cost(rest, ())] * (rest > 0)

@@ -121,10 +121,10 @@ def _lines(found: dict[str, Any]) -> list[str]:
     rows: dict[str, dict[str, str]] = {}
     if "costs" in found:
         costs = found["costs"].items()
-        rows["parameters"] = {name: f"{cost['parameters'] / 1e6:.2f} M" for name, cost in costs}
-        rows["FLOPs"] = {name: f"{cost['flops'] / 1e9:.3f} G" for name, cost in costs}
+        rows["parameters"] = {name: f"{cost['parameters'] / 1e6:.3g} M" for name, cost in costs}
+        rows["FLOPs"] = {name: f"{cost['flops'] / 1e9:.3g} G" for name, cost in costs}
         for title, key in {"PyTorch": "torch_seconds", "ONNX Runtime": "onnx_seconds"}.items():
-            rows[title] = {name: f"{1000 * cost[key]:.1f} ms" for name, cost in costs if cost[key] is not None}
+            rows[title] = {name: f"{1000 * cost[key]:.3g} ms" for name, cost in costs if cost[key] is not None}
     if "validation" in found:
         rows["sources' validation"] = {name: f"{value:.1%}" for name, value in found["validation"].items()}
     columns = [name for name in ("dense", "float", "file") if any(name in row for row in rows.values())]

@@ -69,6 +69,8 @@ def _files(names: list[str]) -> list[Path]:
             found.append(path)
         else:
             raise DapError(f"there is no {path}: give image files, or folders of them")
+    if not found:
+        raise DapError(f"there are no files in {', '.join(names)}: give images")
     return found
 
 

@@ -110,6 +110,7 @@ def prune_suite(
         return 0
     for name, row in {"dense": result["dense"], **result["sparse"]}.items():
         shown = f"sparsity {row['sparsity']:.1%}" if "sparsity" in row else name
+        shown = f"FLOPs −{1 - row['flops']:.1%}" if "flops" in row else shown
         validation = sum(row["validation"].values()) / len(row["validation"])
         unseen = ", ".join(f"{target} {scores['all']:.1%}" for target, scores in row["targets"].items())
         print(f"{shown:14}  sources' validation {validation:.1%}, unseen {unseen}")
