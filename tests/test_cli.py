@@ -181,7 +181,7 @@ def test_prune_by_any_method(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     assert main(arguments) == 0
     lines = capsys.readouterr().out.splitlines()
     assert [line[:14].strip() for line in lines[:3]] == ["dense", "sparsity 50.0%", "sparsity 80.0%"]
-    assert lines[3] == f"Taylor, saved in {out}"
+    assert lines[3] == f"Taylor, fine-tuned, saved in {out}"
     assert main([*arguments, "--json"]) == 0  # nothing left to do
     result = json.loads(capsys.readouterr().out)
     assert result == json.loads((out / "result.json").read_text())

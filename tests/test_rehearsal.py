@@ -88,9 +88,9 @@ def test_expected_and_taken(spec, tmp_path):
     assert 10**8 < found.memory < 10**11
 
 
-@pytest.mark.parametrize(
-    "objective", ["erm", "cdann", "miro", "mldg"]
-)  # those that learn beside the model, or step twice
+@pytest.mark.parametrize(  # those that learn beside the model, or step twice
+    "objective", ["miro", *(pytest.param(name, marks=pytest.mark.slow) for name in ("erm", "cdann", "mldg"))]
+)
 def test_objectives_can_be_rehearsed(objective):
     dense = replace(DENSE, objective=objective, train=replace(DENSE.train, batch_size=4, swad=SwadConfig()))
     assert rehearse(dense).seconds["training"] > 0
