@@ -1,6 +1,7 @@
 """`dap export` of whole channels and with wishes, through the command, on a small suite."""
 
 import json
+import math
 import shutil
 import subprocess
 import sys
@@ -13,9 +14,13 @@ import safetensors.torch
 import torch
 
 from dap.cli import main
+from dap.evaluation import accuracy
+from dap.export import open_onnx
+from dap.export.int8 import Runtime
 from dap.masks import Masks
 from dap.models import small_resnet
 from dap.runs import load_pruned
+from dap.runs.subjects import open_subjects
 from dap.structure import remove_channels
 from data.small_suites import make_folder
 
@@ -137,10 +142,16 @@ def test_the_least_is_cut_for_a_latency_and_people_read_a_table(export, capsys):
 
 def test_int8_says_what_it_costs(export):
     found = export("tuned", "--sparsity", "0.3", "--int8", "--out", "int8.onnx")
-    assert set(found["validation"]) == {"dense", "float", "file"}
+    images, file = open_subjects(Path("tuned")).sources.held_out.values(), Runtime(open_onnx("int8.onnx"))
+    model, masks, _ = load_pruned("tuned", 0.3)
+    expected = {"float": model, "file": file}
+    for name, one in expected.items():
+        assert found["validation"][name] == pytest.approx(sum(accuracy(one, data) for data in images) / 2)
     assert found["costs"]["file"]["onnx_seconds"] > 0
-    graph = onnx.load("int8.onnx").graph
-    assert {tensor.data_type for tensor in graph.initializer if len(tensor.dims) > 1} == {onnx.TensorProto.INT8}
+    weights = [tensor for tensor in onnx.load("int8.onnx").graph.initializer if len(tensor.dims) > 1]
+    assert {tensor.data_type for tensor in weights} == {onnx.TensorProto.INT8}
+    small = [parameter for parameter in remove_channels(model, masks).parameters() if parameter.ndim > 1]
+    assert sum(math.prod(tensor.dims) for tensor in weights) == sum(parameter.numel() for parameter in small)
     assert "name the file model.onnx" in export("tuned", "--int8", "--out", "int8.pt2", code=1)["error"]
 
 
