@@ -43,6 +43,7 @@ def rows(file: Path) -> list[dict[str, str]]:
         return list(csv.DictReader(stream))
 
 
+@pytest.mark.slow
 def test_everything_at_once(study, tmp_path, capsys):
     pytest.importorskip("imagecorruptions", reason="needs imagecorruptions-imaug: pip install 'dap[robustness]'")
     out = tmp_path / "out"

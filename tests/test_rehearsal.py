@@ -72,7 +72,9 @@ def test_the_number_of_evaluations_is_that_of_training(tmp_path):
         assert expect(spec, costs).seconds["evaluation"] == len(done["validation"])
 
 
-@pytest.mark.parametrize("spec", [DENSE, PruneSpec(DENSE, prune=PruneConfig(steps=20))])
+@pytest.mark.parametrize(
+    "spec", [DENSE, pytest.param(PruneSpec(DENSE, prune=PruneConfig(steps=20)), marks=pytest.mark.slow)]
+)
 def test_expected_and_taken(spec, tmp_path):
     """Within a factor of three, on a machine that does other things too; disk within a fifth."""
     if isinstance(spec, PruneSpec):
