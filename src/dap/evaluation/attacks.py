@@ -1,6 +1,6 @@
 """FGSM and PGD: the worst that a perturbation of at most ε in every pixel does to a model."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
 
@@ -57,13 +57,15 @@ class Attacked(NamedTuple):
 
     clean: float  # accuracy without it
     accuracy: float  # under it
-    no_gradient: float | None  # the share of images whose loss has no gradient, which FGSM and PGD cannot attack
+    no_gradient: float | None  # the share of images that are right and cannot be attacked: their loss has no gradient
     images: int
     right: str = ""  # which images are right under it, in order: see `dap.bits`
 
 
-def perturb(model: nn.Module, pixels: Tensor, labels: Tensor, attack: Attack, first: int = 0) -> Tensor:
-    """Adversarial images, for a model of images in [0, 1]. `first` is the place of the first image in its dataset.
+def perturb(
+    model: nn.Module, pixels: Tensor, labels: Tensor, attack: Attack, places: Sequence[int] | None = None
+) -> Tensor:
+    """Adversarial images, for a model of images in [0, 1]. `places` are those of the images in their dataset.
 
     Of several restarts, the one that fools the model counts, else the one with the highest loss. Random starts are a
     function of the seed, the restart and the image's place: the size of batches plays no part.
@@ -74,9 +76,11 @@ def perturb(model: nn.Module, pixels: Tensor, labels: Tensor, attack: Attack, fi
     for restart in range(attack.restarts):
         found = pixels
         if attack.random_start:
-            found = (pixels + _starts(pixels, attack, restart, first)).clamp(0, 1)
+            found = (pixels + _starts(pixels, attack, restart, places or range(len(pixels)))).clamp(0, 1)
         for _ in range(attack.steps):
             found = _ascend(model, found, pixels, labels, attack.step_size or attack.epsilon / 2, attack.epsilon)
+        if attack.restarts == 1:
+            return found
         merit = _merit(model, found, labels)
         better = merit > highest  # of several that fool the model the first
         worst = torch.where(better.view(-1, *[1] * (pixels.dim() - 1)), found, worst)
@@ -103,14 +107,18 @@ def under_attack(
                 pixels, labels = model.pixels(inputs.to(device)), labels.to(device)
                 if seen == 0:
                     check_attackable(model, pixels, labels, name)
-                still += int((_gradient(model, pixels, labels).flatten(1) == 0).all(1).sum())
-                adversarial = perturb(model, pixels, labels, attack, first=seen)
                 with torch.no_grad():
-                    clean = model(pixels).argmax(1) == labels
-                    right += int(clean.sum())
-                    # An image that is wrong without the attack needs none.
-                    left.append(clean & ~_fooled(model(adversarial), labels))
-                seen += len(labels)
+                    robust = model(pixels).argmax(1) == labels
+                right += int(robust.sum())
+                hit = robust.nonzero().flatten()  # an image that is wrong without the attack needs none
+                if len(hit):
+                    pixels, labels, places = pixels[hit], labels[hit], [seen + place for place in hit.tolist()]
+                    still += int((_gradient(model, pixels, labels).flatten(1) == 0).all(1).sum())
+                    adversarial = perturb(model, pixels, labels, attack, places)
+                    with torch.no_grad():
+                        robust[hit] = ~_fooled(model(adversarial), labels)
+                left.append(robust)
+                seen += len(robust)
         if seen == 0:
             raise DapError("an attack needs at least one image")
         robust = torch.cat(left)
@@ -162,11 +170,11 @@ def _ascend(model: nn.Module, at: Tensor, pixels: Tensor, labels: Tensor, step: 
     return (pixels + (moved - pixels).clamp(-epsilon, epsilon)).clamp(0, 1)
 
 
-def _starts(pixels: Tensor, attack: Attack, restart: int, first: int) -> Tensor:
+def _starts(pixels: Tensor, attack: Attack, restart: int, places: Sequence[int]) -> Tensor:
     noise = np.empty(pixels.shape, np.float32)
-    for place in range(len(pixels)):
-        rng = np.random.Generator(np.random.SFC64(derive_seed("attack", attack.seed, restart, first + place)))
-        noise[place] = rng.uniform(-attack.epsilon, attack.epsilon, pixels.shape[1:])
+    for row, place in zip(noise, places, strict=True):
+        rng = np.random.Generator(np.random.SFC64(derive_seed("attack", attack.seed, restart, place)))
+        row[:] = rng.uniform(-attack.epsilon, attack.epsilon, pixels.shape[1:])
     return torch.from_numpy(noise).to(pixels)
 
 
