@@ -58,6 +58,12 @@ def to_device(batches: Mapping[str, Batch], device: torch.device) -> dict[str, B
     return {domain: (inputs.to(device), labels.to(device)) for domain, (inputs, labels) in batches.items()}
 
 
+def laid_out(inputs: Tensor) -> Tensor:
+    """Pictures on a CPU with channels last, where a forward pass takes two thirds of the time; the rest as it is."""
+    picture = inputs.dim() == 4 and inputs.device.type == "cpu"
+    return inputs.contiguous(memory_format=torch.channels_last) if picture else inputs
+
+
 def take(dataset: Any, indices: Tensor, seeds: np.ndarray | None = None) -> Batch:
     """The images and labels at `indices`, as one batch; with `seeds`, one per image, its random transforms are fixed.
 

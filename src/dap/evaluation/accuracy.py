@@ -10,7 +10,7 @@ from dap.errors import DapError
 from dap.masking import frozen
 from dap.outputs import Outputs
 from dap.parallel import ALONE, Ranks
-from dap.sources import Source, is_dataset, take
+from dap.sources import Source, is_dataset, laid_out, take
 
 
 class Score(NamedTuple):
@@ -50,7 +50,7 @@ def score(model: nn.Module, source: Source, batch_size: int = 256, ranks: Ranks 
         for part, inputs, labels in batches:
             if first is not None:
                 inputs, labels = inputs.to(first.device), labels.to(first.device)
-            logits = Outputs.of(model(inputs)).logits.float()
+            logits = Outputs.of(model(laid_out(inputs))).logits.float()
             correct = logits.argmax(1) == labels
             right += int(correct.sum())
             if hits is not None and part is not None:

@@ -12,7 +12,7 @@ from dap.errors import DapError
 from dap.evaluation.pixels import batches
 from dap.masking import frozen
 from dap.outputs import Outputs
-from dap.sources import Source
+from dap.sources import Source, laid_out
 
 BINS = 15
 
@@ -51,7 +51,7 @@ def predictions(model: nn.Module, source: Source, batch_size: int = 256) -> tupl
     with frozen(model):
         for inputs, targets in batches(source, batch_size):
             inputs = inputs if first is None else inputs.to(first.device)
-            logits.append(Outputs.of(model(inputs)).logits.float().cpu())
+            logits.append(Outputs.of(model(laid_out(inputs))).logits.float().cpu())
             labels.append(targets.long().cpu())
     if not logits:
         raise DapError("an assessment needs at least one image")

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from dap.outputs import Outputs
-from dap.sources import Batch, Source, is_dataset, take
+from dap.sources import Batch, Source, is_dataset, laid_out, take
 
 
 class InPixels(nn.Module):
@@ -27,7 +27,7 @@ class InPixels(nn.Module):
         self.register_buffer("std", torch.tensor(std, device=first.device).view(-1, 1, 1), persistent=False)
 
     def forward(self, pixels: Tensor) -> Tensor:
-        return Outputs.of(self.model((pixels - self.mean) / self.std)).logits
+        return Outputs.of(self.model(laid_out((pixels - self.mean) / self.std))).logits
 
     def pixels(self, normalised: Tensor) -> Tensor:
         """What `forward` makes such images from."""
