@@ -1,3 +1,4 @@
+import json
 from dataclasses import replace
 
 import pytest
@@ -67,7 +68,11 @@ def test_an_interrupted_run_has_no_result_yet_and_goes_on(tmp_path):
     ]  # fmt: skip
     with pytest.raises(DapError, match="holds a run with pixels=224: choose another folder, or remove it"):
         train_dense(replace(spec, pixels=32), tmp_path / "run")
+    before = json.loads((tmp_path / "run" / "environment.json").read_text())
     resumed = train_dense(spec, tmp_path / "run")
+    after = json.loads((tmp_path / "run" / "environment.json").read_text())
+    assert after["starts"] == before["starts"]
+    assert after["seconds"] > before["seconds"] > 0
     assert resumed == train_dense(spec, tmp_path / "other")
     images = {"80 %": 360, "20 %": 89}
     parts = resumed["targets"]["rotated"]

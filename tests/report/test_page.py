@@ -262,3 +262,10 @@ def test_nothing_in_a_name_becomes_a_part_of_the_page(records, findings, study):
 
 def _renamed(record: Record, name: str) -> Record:
     return replace(record, series=f"{record.series} {name}", dense=f"{record.dense} {name}", suite=name)
+
+
+def test_the_origin_says_what_runs_took(study):
+    lines = origin_of(study.folder).documents["Time that runs took"].splitlines()
+    kinds = {line.split(":")[0] for line in lines}
+    assert {"train", "prune dap"} <= kinds
+    assert all(re.fullmatch(r"[\w ]+: \d+ × [\w ]+ \(longest [\w ]+\)", line) for line in lines)

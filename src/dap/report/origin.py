@@ -1,13 +1,14 @@
 """Where numbers come from: how much of a study is done, with what versions, and the commands to do it again."""
 
 import json
-from collections import Counter
+from collections import Counter, defaultdict
 from dataclasses import dataclass
 from pathlib import Path
 
+from dap.progress import duration
 from dap.report.commands import commands_of
 from dap.report.records import run_places
-from dap.runs.folder import RESULT, SPEC, intact, read_json, read_spec
+from dap.runs.folder import ENVIRONMENT, RESULT, SPEC, intact, read_json, read_spec
 from dap.studies import Study, read_study
 from dap.studies.status import status
 from dap.studies.study import FILE
@@ -32,14 +33,14 @@ def origin_of(folder: str | Path) -> Origin:
         text, finished = _progress(study)
         commands = (f"dap study run {FILE} --out {folder}", f"dap report {folder}")
         documents = {FILE: (folder / FILE).read_text()}
-        return Origin(study.name, text, commands, documents | _versions(places), finished)
+        return Origin(study.name, text, commands, documents | _times(places) | _versions(places), finished)
     single = (folder / SPEC).is_file()
     text = f"{done} of {len(places)} {'run is' if len(places) == 1 else 'runs are'} done."
     documents = {SPEC: (folder / SPEC).read_text()} if single else {}
     title = folder.absolute().name
     again = commands_of(read_spec(folder), folder.parent / f"{title}-again") if single else []
     commands = (*again, f"dap report {folder}")
-    return Origin(title, text, commands, documents | _versions(places), 0 < done == len(places))
+    return Origin(title, text, commands, documents | _times(places) | _versions(places), 0 < done == len(places))
 
 
 def _progress(study: Study) -> tuple[str, bool]:
@@ -54,11 +55,27 @@ def _progress(study: Study) -> tuple[str, bool]:
     return text, not any(states[state] for state in ("waiting", "running", "stopped"))
 
 
+def _times(places: list[Path]) -> dict[str, str]:
+    """What finished runs took, by what they did."""
+    found: defaultdict[str, list[float]] = defaultdict(list)
+    for place in places:
+        if (place / RESULT).is_file() and (file := place / ENVIRONMENT).is_file():
+            with intact(file):
+                if (seconds := read_json(file).get("seconds")) is not None:
+                    spec = read_spec(place)
+                    found[f"{spec.kind} {getattr(spec, 'method', '')}".strip()].append(float(seconds))
+    lines = [
+        f"{kind}: {len(times)} × {duration(sum(times) / len(times))} (longest {duration(max(times))})"
+        for kind, times in found.items()
+    ]
+    return {"Time that runs took": "\n".join(lines)} if lines else {}
+
+
 def _versions(places: list[Path]) -> dict[str, str]:
     """Each environment that runs began in, and how many did."""
     found: Counter[str] = Counter()
     for place in places:
-        if (file := place / "environment.json").is_file():
+        if (file := place / ENVIRONMENT).is_file():
             with intact(file):
                 found.update(json.dumps(start, indent=1) for start in read_json(file)["starts"])
     several = len(found) > 1

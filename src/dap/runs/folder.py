@@ -1,7 +1,7 @@
 """A run's folder: whose it is, what made it, what it saw, and how it ended.
 
 spec.json          what was asked for, and its id
-environment.json   versions, machine and git state of every start that differs
+environment.json   versions, machine and git state of every start that differs, and the seconds it took in all
 metrics.jsonl      a line per step; of lines for one step, as after a resume, the last counts
 failure.json       the traceback, if the last attempt failed
 result.json        written last: the run is done
@@ -66,6 +66,7 @@ def working_in(folder: Path, spec: Spec, engine: Engine) -> Iterator[Metrics]:
         return
     _refuse_another(folder, spec)
     folder.mkdir(parents=True, exist_ok=True)
+    start = None
     lock = FileLock(folder / _LOCK)  # the system lets go of it when the process ends, however it ends
     try:
         lock.acquire(timeout=0.5)  # whoever asks for its status holds it for a moment
@@ -79,6 +80,7 @@ def working_in(folder: Path, spec: Spec, engine: Engine) -> Iterator[Metrics]:
         if not (folder / SPEC).exists():
             write_json(folder / SPEC, values)
         _note_environment(folder / ENVIRONMENT)
+        start = time.monotonic()
         engine.ranks.wait()
         with open(folder / METRICS, "a") as file:
             if file.tell() and not _ends_with_newline(folder / METRICS):  # killed in the middle of a line
@@ -89,6 +91,8 @@ def working_in(folder: Path, spec: Spec, engine: Engine) -> Iterator[Metrics]:
         note_failure(folder, error)
         raise
     finally:
+        if start is not None:
+            _note_seconds(folder / ENVIRONMENT, time.monotonic() - start)
         lock.release()
 
 
@@ -197,10 +201,16 @@ def _sweep(folder: Path) -> None:
 
 
 def _note_environment(file: Path) -> None:
-    starts = read_json(file)["starts"] if file.exists() else []
+    values = read_json(file) if file.exists() else {"starts": []}
     now = environment()
-    if not starts or starts[-1] != now:
-        write_json(file, {"starts": [*starts, now]})
+    if not values["starts"] or values["starts"][-1] != now:
+        write_json(file, {**values, "starts": [*values["starts"], now]})
+
+
+def _note_seconds(file: Path, seconds: float) -> None:
+    with suppress(OSError):  # a full disk
+        values = read_json(file)
+        write_json(file, {**values, "seconds": round(values.get("seconds", 0) + seconds, 1)})
 
 
 def note_failure(folder: Path, error: Exception) -> None:
