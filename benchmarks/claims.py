@@ -47,13 +47,13 @@ class Claim:
 
 
 def claims(records: Sequence[Record], findings: Sequence[Finding]) -> list[Claim]:
-    def models(method: str, wished: str | None, raw: bool = False) -> Results:
+    def models(method: str, wished: str | None, raw: bool = False, objective: str = "erm") -> Results:
         return {
             (record.targets, record.seed): Result(record.unseen, record.right)
             for record in records
             if (record.method, record.wished) == (method, wished)
             and record.unseen is not None
-            and record.options["dense.objective"] == "erm"
+            and record.options["dense.objective"] == objective
             and _is_raw(record) == raw
         }
 
@@ -79,6 +79,15 @@ def claims(records: Sequence[Record], findings: Sequence[Finding]) -> list[Claim
         Claim("at 90 %, α > 0 beats α = 0", models(DAP, "0.9"), models(AGNOSTIC, "0.9")),
         Claim("at 80 %, averaged masks beat raw ones (ours)", models(DAP, "0.8"), models(DAP, "0.8", raw=True)),
         Claim("at 80 %, DAP beats dense that is trained on", models(DAP, "0.8"), models("Dense, trained on", None)),
+        *(
+            Claim(
+                f"at {wished}, DAP keeps the accuracy of {name}",
+                models(DAP, share, objective=name.lower()),
+                models(DENSE, None, objective=name.lower()),
+            )
+            for name in ("CORAL", "MIRO")
+            for wished, share in (("40 %", "0.4"), ("80 %", "0.8"))
+        ),
         Claim("under PGD at 2/255, 80 % sparse is 8 points ahead", attacked("0.8"), attacked(None), 8),
     ]
 
