@@ -16,7 +16,7 @@ from statistics import fmean, stdev
 import torch
 from rich.progress import track
 
-from dap.config import FinetuneConfig, PruneConfig, TrainConfig
+from dap.config import FinetuneConfig, PacedSchedule, PruneConfig, TrainConfig
 from dap.data import DOMAINS
 from dap.methods import METHODS, SPARSITIES
 from dap.runs import PruneSpec, TrainSpec, prune_dense, train_dense
@@ -49,7 +49,9 @@ def run(out: Path, target: str, seed: int) -> dict[str, dict]:
     spec = TrainSpec("digits", (target,), backbone="small_resnet", weights=None, train=config)
     if not (folder / "dense" / "result.json").exists():
         train_dense(spec, folder / "dense")
-    mask_learning = PruneConfig(steps=STEPS["masks"], seed=seed)
+    # The preset of its time.
+    straight = PacedSchedule(curve=1.0)
+    mask_learning = PruneConfig(steps=STEPS["masks"], alpha=1.0, beta=0.92, f_update=5, paced=straight, seed=seed)
     results = {}
     for name in sorted(ORDER):
         place = folder / name.replace(" ", "-")

@@ -93,3 +93,9 @@ def test_lists_become_tuples_so_that_a_saved_state_fits():
 def test_reading_options_does_not_import_torch():
     code = "import importlib.util, sys\nimport dap.config\nsys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_the_path_is_curved_for_weights_and_straight_for_channels_unless_it_is_set():
+    assert PruneConfig().resolved().paced.curve == 1.5
+    assert PruneConfig().resolved(channels=True).paced.curve == 1.0
+    assert PruneConfig(paced=PacedSchedule(curve=3.0)).resolved().paced == PacedSchedule(curve=3.0)

@@ -15,9 +15,12 @@ def _paper_preset(steps: int | None) -> dict[str, Any]:
         "target_sparsity": 0.999,
         "learning_rate": 0.002,
         "temperature": (2.0, 0.3),
+        "alpha": 1.0,
+        "beta": 0.92,
         "f_start": 0,
         "f_update": 30,
         "average": 0.0,
+        "curve": 1.0,
     }
 
 
@@ -29,9 +32,13 @@ def _paced_preset(steps: int | None) -> dict[str, Any]:
         "target_sparsity": 0.95,
         "learning_rate": 0.05 * (500 / steps) ** 0.5,  # at 100,000 steps this is the paper's 0.0035
         "temperature": (0.7, 0.2),
+        # Of small batches the sign agreement is mostly noise: it takes many updates, and weight, to be felt.
+        "alpha": 5.0,
+        "beta": 0.98,
         "f_start": 0,
-        "f_update": max(1, steps // 100),
+        "f_update": max(1, steps // 250),
         "average": max(0.0, 1 - 25 / steps),  # over a twenty-fifth of the run
+        "curve": 1.5,
     }
 
 
@@ -44,8 +51,16 @@ def _of_channels(preset: dict[str, Any]) -> dict[str, Any]:
 
     Found on the digits' source validation; their sparsity is a share of FLOPs, and networks of a quarter are small.
     """
-    rate = 4 * preset["learning_rate"]
-    return {**preset, "learning_rate": rate, "temperature": (0.3, 0.1), "target_sparsity": 0.75}
+    changes = {
+        "target_sparsity": 0.75,
+        "learning_rate": 4 * preset["learning_rate"],
+        "temperature": (0.3, 0.1),
+        "alpha": 1.0,
+        "beta": 0.92,
+        "f_update": max(1, preset["steps"] // 100),
+        "curve": 1.0,
+    }
+    return preset | changes
 
 
 # The paper's values per suite (its appendix on hyper-parameters).
@@ -76,7 +91,7 @@ class PacedSchedule:
     """Ours: the sparsity follows a path that is set by the number of steps."""
 
     share: float = 0.9  # of the steps, after which the path has reached the target
-    curve: float = 1.0  # 1: a straight path; above, fast at first and slow near the target, where weights are dear
+    curve: float = UNSET  # 1: a straight path; above, fast at first and slow near the target, where weights are dear
     tolerance: float = 0.02  # a deviation from the path that weighs as much as the mean task gradient
     smoothing: float = 0.9  # of the mean task gradient
 
@@ -92,13 +107,13 @@ class PruneConfig:
     coefficient: Literal["paced", "paper"] = "paced"
     steps: int = UNSET  # T
     target_sparsity: float = UNSET  # s
-    alpha: float = 1.0  # α, strength of the domain sensitivity; 0 learns domain-agnostic masks
+    alpha: float = UNSET  # α, strength of the domain sensitivity; 0 learns domain-agnostic masks
     learning_rate: float = UNSET
     temperature: tuple[float, float] = UNSET  # τ₀ → τ₁
     p_init: float = 0.95
     f_start: int = UNSET  # first step that may update the sensitivity
     f_update: int = UNSET  # steps between updates of the sensitivity
-    beta: float = 0.92  # β, smoothing of the sensitivity
+    beta: float = UNSET  # β, smoothing of the sensitivity
     average: float = UNSET  # smoothing of the logits that masks are cut from; 0: the paper's raw logits
     hard: bool = False  # hard forward pass, straight-through backward pass
     clip_value: float = 6.0
@@ -143,7 +158,10 @@ class PruneConfig:
         values = {name: tuple(v) if isinstance(v := getattr(self, name), list) else v for name in _names(type(self))}
         preset = PRESETS[self.coefficient](self.steps)
         preset = _of_channels(preset) if channels and self.coefficient == "paced" else preset
-        config = replace(self, **{name: preset.get(name) if value is None else value for name, value in values.items()})
+        values = {name: preset.get(name) if value is None else value for name, value in values.items()}
+        if self.paced.curve is UNSET:
+            values["paced"] = replace(self.paced, curve=preset["curve"])
+        config = replace(self, **values)
         config._check()
         return config
 
