@@ -18,7 +18,7 @@ from dap.studies import read_study
 from dap.studies.study import FILE
 
 # A trial of one and the same thing: these do not tell rows of a table apart.
-_TRIAL = {"seed", "targets", "threads", "watch_every"}
+_TRIAL = {"seed", "targets", "threads", "watch_every", "stop_at"}
 
 
 @dataclass(frozen=True)
