@@ -122,7 +122,7 @@ def _images(ours: Result, theirs: Result) -> list[np.ndarray]:
 
 
 def verdict(claim: Claim, over_all: Difference, first: Difference | None) -> str:
-    """By the means; where an interval has the least that is claimed inside, other seeds and images may say otherwise."""
+    """By the means. Where an interval has the least that is claimed inside, other seeds or images may say otherwise."""
     known = [found for found in (over_all, first) if found is not None]
     means = [found.mean >= claim.least for found in known]
     word = "holds" if all(means) else "holds partly" if any(means) else "does not hold here"
