@@ -126,8 +126,10 @@ def verdict(claim: Claim, over_all: Difference, first: Difference | None) -> str
     known = [found for found in (over_all, first) if found is not None]
     means = [found.mean >= claim.least for found in known]
     word = "holds" if all(means) else "holds partly" if any(means) else "does not hold here"
-    unsure = any(found.low is None or found.high is None or found.low < claim.least <= found.high for found in known)
-    return f"{word}, within the noise" if unsure else word
+    intervals = [(found.low, found.high) for found in known if found.low is not None and found.high is not None]
+    if len(intervals) < len(known):
+        return f"{word}, in one trial"
+    return f"{word}, within the noise" if any(low < claim.least <= high for low, high in intervals) else word
 
 
 def show(found: Difference | None) -> str:
