@@ -9,19 +9,47 @@ smoothing β has the noise of the mean of (1 + β) / (1 - β) updates. The last 
 
 import argparse
 import json
+from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import torch
 
-import dap
 from dap.backward import domain_gradients
-from dap.masking import maskable_weights
-from dap.runs.opening import open_dense
+from dap.gates import GateLayout
+from dap.masking import MaskedModel
+from dap.outputs import asking
+from dap.runs.opening import Opened, open_dense
 from dap.sensitivity import SignCount
 from dap.sources import batch_stream
 from dap.specs import PruneSpec
 
 AT = (1, 5, 12, 24, 48)  # updates
+
+
+def estimate(opened: Opened, size: int) -> Iterator[tuple[int, float, float, float]]:
+    """After so many updates, the correlation of both estimates, and the mean and spread of one of them."""
+    masked = MaskedModel(opened.model)
+    network = partial(masked, **asking(opened.model, opened.objective.needs))
+    layout = GateLayout(masked.weights)
+    weights = {name: weight.detach() for name, weight in masked.weights.items()}
+    streams = [
+        {name: batch_stream(name, data, size, seed) for name, data in opened.sources.train.items()}
+        for seed in (1000, 2000)
+    ]
+    sums = torch.zeros(2, layout.gates)
+    for update in range(1, max(AT) + 1):
+        for total, stream in zip(sums, streams, strict=True):
+            batches = {domain: next(batch) for domain, batch in stream.items()}
+            signs = SignCount(layout.gates, len(batches), torch.device("cpu"))
+            _, parts = domain_gradients(network, opened.objective, weights, batches)
+            for gradients in parts:
+                for piece, part in layout.gate_gradients(gradients):
+                    signs.add(piece, part)
+            total += signs.sensitivity()
+        if update in AT:
+            one = sums[0] / update
+            yield update, torch.corrcoef(sums)[0, 1].item(), one.mean().item(), one.std().item()
 
 
 def main() -> None:
@@ -32,39 +60,15 @@ def main() -> None:
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
     opened = open_dense(PruneSpec(args.run), Path(args.run))
-    pruner = dap.Pruner(opened.model, objective=opened.objective)  # for its view of the model alone
-    weights = {name: weight.detach() for name, weight in maskable_weights(opened.model).items()}
-    gates = sum(weight.numel() for weight in weights.values())
     found = {}
     for size in args.batch_size:
-        streams = [
-            {name: batch_stream(name, data, size, seed) for name, data in opened.sources.train.items()}
-            for seed in (1000, 2000)
-        ]
-        sums = [torch.zeros(gates), torch.zeros(gates)]
-        for update in range(1, max(AT) + 1):
-            for total, stream in zip(sums, streams, strict=True):
-                batches = {domain: next(batch) for domain, batch in stream.items()}
-                signs = SignCount(gates, len(batches), torch.device("cpu"))
-                _, gradients = domain_gradients(pruner.network, opened.objective, weights, batches)
-                for by_name in gradients:
-                    flat = torch.cat(
-                        [
-                            torch.zeros(weights[name].numel()) if g is None else g.flatten()
-                            for name, g in by_name.items()
-                        ]
-                    )
-                    signs.add(slice(None), flat)
-                total += signs.sensitivity()
-            if update in AT:
-                both = torch.stack(sums) / update
-                correlation = torch.corrcoef(both)[0, 1].item()
-                found[f"{size} images, {update} updates"] = round(correlation, 4)
-                print(
-                    f"{size} images of each domain, mean of {update} updates: correlation {correlation:.3f}, "
-                    f"mean {both[0].mean():.4f}, spread {both[0].std():.4f}",
-                    flush=True,
-                )
+        for updates, correlation, mean, spread in estimate(opened, size):
+            found[f"{size} images, {updates} updates"] = round(correlation, 4)
+            print(
+                f"{size} images of each domain, mean of {updates} updates: correlation {correlation:.3f}, "
+                f"mean {mean:.4f}, spread {spread:.4f}",
+                flush=True,
+            )
     print(json.dumps(found))
 
 

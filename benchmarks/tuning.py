@@ -20,6 +20,8 @@ from torch import nn
 import dap
 from dap.criteria import Calibration
 from dap.evaluation import accuracy
+from dap.evaluation.attacks import ATTACKS, under_attack
+from dap.evaluation.pixels import InPixels
 from dap.gates import by_weight
 from dap.methods import FLOPS, SPARSITIES
 from dap.norms import estimate_norms
@@ -29,6 +31,7 @@ from dap.specs import PruneSpec
 from dap.structure import find_channels
 
 CPU = torch.device("cpu")
+PGD = ATTACKS["pgd"][2]  # ε = 2/255
 
 
 def main() -> None:
@@ -37,6 +40,7 @@ def main() -> None:
     parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="a field of PruneConfig")
     parser.add_argument("--channels", action="store_true", help="learn whole channels, cut to shares of the FLOPs")
     parser.add_argument("--recalibrated", action="store_true", help="also with norm statistics estimated again")
+    parser.add_argument("--pgd", type=int, metavar="N", help="also under PGD at 2/255, on N images of each source")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--batch-size", type=int, default=16)
     parser.add_argument("--out", type=Path, help="a file that the last line is appended to")
@@ -51,8 +55,16 @@ def main() -> None:
         found = [accuracy(model, data) for data in opened.sources.held_out.values()]
         return round(100 * sum(found) / len(found), 2)
 
+    def withstood(model: nn.Module) -> float:
+        pixels = {"model": InPixels(model, opened.card.mean, opened.card.std)}
+        held_out = opened.sources.held_out.values()
+        found = [under_attack(pixels, data, PGD, images=args.pgd)["model"].accuracy for data in held_out]
+        return round(100 * sum(found) / len(found), 2)
+
     def validation(model: nn.Module) -> dict[str, float]:
         row = {"validation": mean_accuracy(model)}
+        if args.pgd:
+            row["under PGD"] = withstood(model)
         if args.recalibrated:
             model = copy.deepcopy(model)
             estimate_norms(model, Calibration(opened.sources.train, batch_size=args.batch_size).stream(CPU))

@@ -1,18 +1,26 @@
+import json
 import math
+import sys
 from dataclasses import replace
 
 import pytest
 import torch
 
+import agreement
 import baselines
 import claims
 import corruptions
+import cost
 import files
 import latency
 import scoring
 import step
+import tuning
 from dap.bits import pack_bits
+from dap.config import TrainConfig
 from dap.report import Record
+from dap.runs import TrainSpec, train_dense
+from small_studies import small_suite
 
 
 @pytest.mark.slow
@@ -99,3 +107,43 @@ def test_claims_are_measured_on_the_same_trials_and_images():
     assert claims.verdict(beaten, claims.measure(beaten), None) == "holds"
     assert found["at 80 %, averaged masks beat raw ones (ours)"].mean == 25
     assert found["at 90 %, raw masks keep 98 % of it"] is None
+
+
+@pytest.fixture(scope="module")
+def dense(tmp_path_factory):
+    """A little training, for scripts that look at one."""
+    folder = tmp_path_factory.mktemp("runs") / "dense"
+    config = TrainConfig(steps=4, batch_size=4, freeze_norms=False, learning_rate=1e-3)
+    spec = TrainSpec(str(small_suite()), ("rotated",), pixels=16, backbone="small_resnet", weights=None, train=config)
+    train_dense(spec, folder)
+    return folder
+
+
+def last_line(script, arguments, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["script", *map(str, arguments)])
+    script.main()
+    return json.loads(capsys.readouterr().out.splitlines()[-1])
+
+
+def test_two_estimates_of_the_sensitivity_agree_the_more_the_longer(dense, monkeypatch, capsys):
+    monkeypatch.setattr(agreement, "AT", (1, 12))
+    found = last_line(agreement, [dense, "--batch-size", 2, 16], monkeypatch, capsys)
+    assert list(found) == [f"{size} images, {updates} updates" for size in (2, 16) for updates in (1, 12)]
+    assert found["2 images, 1 updates"] < found["2 images, 12 updates"] < found["16 images, 12 updates"] <= 1
+    assert found["16 images, 1 updates"] < found["16 images, 12 updates"]
+
+
+def test_options_are_compared_on_the_sources_alone(dense, monkeypatch, capsys, tmp_path):
+    arguments = ["--set", "steps=25", "--set", "alpha=0.0", "--pgd", 4, "--recalibrated", "--batch-size", 4]
+    found = last_line(tuning, [dense, *arguments, "--out", tmp_path / "rows"], monkeypatch, capsys)
+    assert json.loads((tmp_path / "rows").read_text()) == found
+    assert (found["targets"], found["settings"]) == (["rotated"], {"batch_size": 4, "steps": 25, "alpha": 0.0})
+    assert set(found["rows"]["dense"]) == {"validation", "under PGD", "recalibrated"}
+    assert {"0.2", "0.8"} < set(found["rows"])
+    assert all(0 <= row["under PGD"] <= 100 for row in found["rows"].values())
+
+
+@pytest.mark.slow
+def test_cost_benchmark_on_a_small_scale(monkeypatch, capsys):
+    found = last_line(cost, ["--pixels", 32, "--images", 2, "--repeats", 2], monkeypatch, capsys)
+    assert 0 < found["run_over_training"] < 10

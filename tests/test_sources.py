@@ -6,7 +6,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 from dap.errors import DapError
-from dap.sources import batch_stream, is_dataset
+from dap.sources import batch_stream, is_dataset, laid_out
 
 IMAGES = TensorDataset(torch.arange(50.0).view(50, 1), torch.arange(50) % 3)
 
@@ -91,3 +91,11 @@ def test_what_counts_as_a_dataset():
     assert not is_dataset([(torch.ones(1), torch.ones(1))])
     assert not is_dataset(iter([]))
     assert not is_dataset(Streamed())
+
+
+def test_pictures_are_laid_out_with_channels_last_and_nothing_else_changes():
+    pictures = torch.randn(2, 3, 4, 5)
+    assert torch.equal(laid_out(pictures), pictures)
+    assert laid_out(pictures).is_contiguous(memory_format=torch.channels_last)
+    rows = torch.randn(2, 3)
+    assert laid_out(rows) is rows

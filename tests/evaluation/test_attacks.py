@@ -8,6 +8,7 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 from conftest import make_model
+from dap.bits import unpack_bits
 from dap.errors import DapError
 from dap.evaluation.attacks import ATTACKS, EPSILONS, Attack, check_attackable, named, perturb, under_attack
 from dap.evaluation.pixels import InPixels
@@ -85,6 +86,21 @@ def test_random_starts_are_a_function_of_the_seed_and_the_image():
     assert torch.allclose(whole, halves, atol=1e-6)
     assert not torch.equal(whole, perturb(model, pixels, labels, Attack("pgd", 8 / 255, 3, seed=1)))
     assert not torch.equal(whole, perturb(model, pixels, labels, Attack("pgd", 8 / 255, 3, random_start=False)))
+
+
+def test_images_that_are_wrong_anyway_are_left_out_and_the_rest_keep_their_starts():
+    model, (pixels, _) = victim(), images(40)
+    labels = model(pixels).argmax(1)
+    labels[::3] = (labels[::3] + 1) % 3  # wrong from the start, one in each batch at least
+    data = TensorDataset((pixels - torch.tensor(MEAN).view(3, 1, 1)) / torch.tensor(STD).view(3, 1, 1), labels)
+    attack = Attack("pgd", 16 / 255, 1)  # of one step: where it starts shows
+    found = under_attack({"m": model}, data, attack, batch_size=7)["m"]
+    alone = torch.cat([perturb(model, pixels[[i]], labels[[i]], attack, [i]) for i in range(40)])
+    expected = (model(pixels).argmax(1) == labels) & (model(alone).argmax(1) == labels)
+    assert torch.equal(torch.from_numpy(unpack_bits(found.right)), expected)
+    assert (found.clean, found.images) == (26 / 40, 40)
+    elsewhere = torch.cat([perturb(model, pixels[[i]], labels[[i]], attack, [0]) for i in range(40)])
+    assert not torch.equal(model(elsewhere).argmax(1) == labels, model(alone).argmax(1) == labels)
 
 
 class Rounding(nn.Module):
