@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from dap.bits import unpack_bits
+from dap.files import write_atomic
 from dap.methods import METHODS
 from dap.report import Record, read_findings, read_records
 from dap.report.findings import Finding
@@ -142,16 +143,20 @@ def show(found: Difference | None) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("study", type=Path, help="the folder of the study")
-    folder = parser.parse_args().study
-    records = read_records(folder)
-    print("| claim | all trials | seed 0, every domain unseen once | |\n|---|---|---|---|")
+    parser.add_argument("--out", type=Path, help="a file for the table alone")
+    args = parser.parse_args()
+    records = read_records(args.study)
+    rows = ["| claim | all trials | seed 0, every domain unseen once | |", "|---|---|---|---|"]
     found: dict[str, Any] = {}
-    for claim in claims(records, read_findings(folder, records).robustness):
+    for claim in claims(records, read_findings(args.study, records).robustness):
         over_all, first = measure(claim), measure(claim, first_seed=True)
         word = "not measured yet" if over_all is None else verdict(claim, over_all, first)
-        print(f"| {claim.text} | {show(over_all)} | {show(first)} | {word} |")
+        rows.append(f"| {claim.text} | {show(over_all)} | {show(first)} | {word} |")
         found[claim.text] = {"difference": None if over_all is None else over_all.mean, "verdict": word}
-    print(json.dumps(found))
+    table = "\n".join(rows) + "\n"
+    if args.out is not None:
+        write_atomic(args.out, table.encode())
+    print(table + json.dumps(found))
 
 
 if __name__ == "__main__":

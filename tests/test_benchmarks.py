@@ -13,11 +13,13 @@ import corruptions
 import cost
 import files
 import latency
+import pages
 import scoring
 import step
 import tuning
 from dap.bits import pack_bits
 from dap.config import TrainConfig
+from dap.errors import DapError
 from dap.report import Record
 from dap.runs import TrainSpec, train_dense
 from small_studies import small_suite
@@ -107,6 +109,28 @@ def test_claims_are_measured_on_the_same_trials_and_images():
     assert claims.verdict(beaten, claims.measure(beaten), None) == "holds"
     assert found["at 80 %, averaged masks beat raw ones (ours)"].mean == 25
     assert found["at 90 %, raw masks keep 98 % of it"] is None
+
+
+def test_pages_are_filled_from_the_files_of_a_report(tmp_path):
+    (files := tmp_path / "pacs-files").mkdir()
+    (tmp_path / "images").mkdir()
+    (tmp_path / "results").mkdir()
+    page = tmp_path / "results" / "page.md"
+    (files / "first.md").write_text("| a |\n|---|\n")
+    (files / "chart.svg").write_text("<svg/>")
+    text = (
+        "Words.\n\n<!-- first -->\nold\n<!-- end -->\n\n![x](../images/pacs-chart.svg) ![y](../images/demo-other.svg)\n"
+    )
+    page.write_text(text)
+    assert pages.fill(page, files) == (["first"], ["chart"])
+    assert page.read_text() == text.replace("\nold\n", "\n\n| a |\n|---|\n\n")
+    assert (tmp_path / "images" / "pacs-chart.svg").read_text() == "<svg/>"
+    before = page.read_text()
+    assert pages.fill(page, files)
+    assert page.read_text() == before
+    page.write_text(before + "<!-- second --><!-- end -->")
+    with pytest.raises(DapError, match="second.md, which is not there"):
+        pages.fill(page, files)
 
 
 @pytest.fixture(scope="module")
