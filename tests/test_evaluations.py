@@ -2,6 +2,7 @@
 
 import csv
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,9 +13,20 @@ from PIL import Image
 from dap.cli import main
 from dap.config import PruneConfig, TrainConfig
 from dap.dense import load_dense
+from dap.evaluation.attacks import Attack, under_attack
 from dap.models import save_classifier
-from dap.report import read_findings, read_records
-from dap.runs import EvaluateSpec, PruneSpec, TrainSpec, evaluate_run, prune_dense, read_metrics, train_dense
+from dap.report import all_tables, read_findings, read_records
+from dap.report.table import file_name
+from dap.runs import (
+    EvaluateSpec,
+    PruneSpec,
+    TrainSpec,
+    evaluate_run,
+    evaluating,
+    prune_dense,
+    read_metrics,
+    train_dense,
+)
 from dap.specs import identity
 from small_studies import small_suite
 
@@ -99,6 +111,43 @@ def test_stopped_it_goes_on_and_says_the_same(study, tmp_path):
     assert len(read_metrics(tmp_path / "stopped")) == 7
     assert evaluate_run(spec, tmp_path / "stopped") == whole
     assert len(read_metrics(tmp_path / "stopped")) == 2 * 5  # none was made twice
+
+
+def test_severities_can_be_chosen(study, capsys):
+    run = str(study / "prune-dap")
+    assert main(["evaluate", run, "--attacks", "fgsm", "--severities", "3,5", "--images", "2", "--json"]) == 0
+    models = json.loads(capsys.readouterr().out)["models"]
+    assert [list(model["attacks"]["fgsm"]) for model in models.values()] == [["3", "5"]] * 2
+    for wrong in ("0", "6", "three", ""):
+        assert main(["evaluate", run, "--attacks", "fgsm", "--severities", wrong]) != 0
+        assert "severities" in capsys.readouterr().err
+    spec = EvaluateSpec(run, attacks=("fgsm",))
+    assert identity(spec) == identity(replace(spec, severities=(5, 4, 3, 2, 1)))
+    assert identity(spec) != identity(replace(spec, severities=(3,)))
+
+
+def test_autoattack_on_few_images_is_reported_beside_other_attacks_on_many(study, tmp_path, monkeypatch):
+    def stand_in(model, domains, epsilon, *, seed, name):  # AutoAttack itself takes minutes, and has tests of its own
+        return {key: under_attack({name: model}, data, Attack("fgsm", epsilon))[name] for key, data in domains.items()}
+
+    monkeypatch.setattr(evaluating, "auto_attack", stand_in)
+    shutil.copytree(study, tmp_path / "study", ignore=shutil.ignore_patterns("evaluation-*"))
+    run = tmp_path / "study" / "prune-dap"
+    for name, attack, count in (("evaluation-many", "fgsm", 8), ("evaluation-few", "auto", 2)):
+        spec = EvaluateSpec(str(run), attacks=(attack,), severities=(5,), images=count)  # pyright: ignore[reportArgumentType]
+        evaluate_run(spec, run / name)
+    records = read_records(tmp_path / "study")
+    findings = read_findings(tmp_path / "study", records).robustness
+    assert {(one.kind, one.case, one.images) for one in findings} == {
+        ("attacks", "clean", "At most 8 images of each domain."),
+        ("attacks", "fgsm", "At most 8 images of each domain."),
+        ("autoattack", "clean", "At most 2 images of each domain."),
+        ("autoattack", "auto", "At most 2 images of each domain."),
+    }
+    tables = {table.name: table for table in all_tables(records, findings)}
+    (suite,) = {record.suite for record in records}
+    assert tables[file_name("autoattack", suite)].note.startswith("At most 2 images")
+    assert tables[file_name("attacks", suite)].note.startswith("At most 8 images")
 
 
 def test_a_model_that_cannot_be_attacked_does_not_hide_the_others(study, tmp_path, capsys):

@@ -133,6 +133,7 @@ class EvaluateSpec:
     sparsities: tuple[float | str, ...] | None = None  # of a pruning, or patterns, as they were asked for; None: all
     with_dense: bool = True  # of a pruning: its dense model, too
     attacks: tuple[Literal["fgsm", "pgd", "auto"], ...] = ()
+    severities: tuple[int, ...] = (1, 2, 3, 4, 5)  # of attacks
     restarts: int = 1  # of PGD
     random_start: bool = True  # of PGD
     seed: int = 0  # of random starts
@@ -149,6 +150,7 @@ class EvaluateSpec:
         values = {**asdict(self), "run": self.run if isinstance(self.run, str) else self.run.canonical()}
         values["sparsities"] = None if self.sparsities is None else [str(wish) for wish in self.sparsities]
         values["attacks"] = sorted(set(self.attacks))
+        values["severities"] = sorted(set(self.severities))
         del values["root"]
         if "pgd" not in self.attacks:
             del values["restarts"], values["random_start"]
@@ -158,6 +160,8 @@ class EvaluateSpec:
             del values["images"]
         if not self.per_side or "images" not in values:
             del values["per_side"]
+        if not self.attacks or values["severities"] == [1, 2, 3, 4, 5]:
+            del values["severities"]
         return values
 
 

@@ -8,7 +8,7 @@ import pytest
 from dap.errors import DapError
 from dap.report import Difference, Mean, Record, all_tables, overview
 from dap.report.findings import Finding
-from dap.report.tables import attacks, corruptions, domains, plug_and_play, pruning, suites
+from dap.report.tables import domains, plug_and_play, pruning, robustness, suites
 
 
 def record(unseen, seed=0, target="a", method="DAP", wished: str | None = "0.8", suite="digits", **more):
@@ -66,11 +66,13 @@ def test_the_control_under_attack_is_compared_with_the_dense_model():
     def finding(series, accuracy, wished=None, **more):
         return Finding("attacks", "pgd", "1", True, accuracy, "digits", ("a",), 0, series, "Dense", wished, **more)
 
-    table = attacks([finding("Dense", 0.4), finding("Dense, trained on", 0.5), finding("DAP", 0.6, "0.8")], "digits")
+    table = robustness(
+        [finding("Dense", 0.4), finding("Dense, trained on", 0.5), finding("DAP", 0.6, "0.8")], "digits", "attacks"
+    )
     assert table is not None
     assert [row.cells[2] for row in table.rows] == ["Dense, trained on", "DAP"]
     assert [round(row.cells[9].mean, 3) for row in table.rows] == [0.1, 0.2]
-    waiting = attacks([finding("Dense", 0.4, expected=(("b",),)), finding("DAP", 0.6, "0.8")], "digits")
+    waiting = robustness([finding("Dense", 0.4, expected=(("b",),)), finding("DAP", 0.6, "0.8")], "digits", "attacks")
     assert waiting is not None
     assert waiting.rows[0].cells[7:] == (None, None, None)
 
@@ -160,7 +162,7 @@ def test_robustness_is_dense_against_sparse():
         return Finding("attacks", "pgd", "3", unseen, accuracy, "digits", ("a",), seed, series, "Dense", wished)
 
     found = [finding(0.2, "Dense", None), finding(0.5, "DAP", "0.8"), finding(0.6, "DAP", "0.8", seed=1)]
-    table = attacks(found, "digits")
+    table = robustness(found, "digits", "attacks")
     assert table is not None
     (row,) = table.rows
     assert row.cells[:4] == ("pgd", "3", "DAP", "80 %")
@@ -168,11 +170,11 @@ def test_robustness_is_dense_against_sparse():
     theirs, ours, difference = row.cells[7:]
     assert (theirs.mean, ours.mean, difference.mean) == pytest.approx((0.2, 0.55, 0.3))
     assert difference.seeds == 1
-    assert attacks(found, "PACS") is None
-    assert corruptions(found, "digits") is None
-    (alone,) = attacks([finding(0.2, "Dense", None)], "digits").rows  # nothing was pruned
+    assert robustness(found, "PACS", "attacks") is None
+    assert robustness(found, "digits", "corruptions") is None
+    (alone,) = robustness([finding(0.2, "Dense", None)], "digits", "attacks").rows  # nothing was pruned
     assert [None if cell is None else cell.mean for cell in alone.cells[7:]] == [0.2, None, None]
-    assert corruptions([replace(one, kind="corruptions") for one in found], "digits").rows == table.rows
+    assert robustness([replace(one, kind="corruptions") for one in found], "digits", "corruptions").rows == table.rows
 
 
 def test_of_a_real_study(records, findings):

@@ -140,7 +140,8 @@ def _attack_panels(rows: Rows, look: Look) -> dict[str, Panel]:
     panels = {}
     for attack in dict.fromkeys(row["attack"] for row in rows):
         ours = [row for row in rows if row["attack"] == attack]
-        clean = [{**row, "severity": 0, "accuracy": row["clean"]} for row in ours if row["severity"] == 1]
+        first = min(row["severity"] for row in ours)
+        clean = [{**row, "severity": 0, "accuracy": row["clean"]} for row in ours if row["severity"] == first]
         for side, shown in _means([*clean, *ours], "severity"):
             panels[f"{attack.upper()}, {side}"] = lines(shown, look, "severity")
     return panels

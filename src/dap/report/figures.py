@@ -22,6 +22,7 @@ def all_figures(records: Sequence[Record], findings: Findings, look: Look) -> li
         dynamics(findings.points, look),
         alpha(records, look),
         robustness(findings, look, "attacks"),
+        robustness(findings, look, "autoattack"),
         robustness(findings, look, "corruptions"),
         logits(findings.histograms),
         layers(records, look),
@@ -121,9 +122,13 @@ def robustness(findings: Findings, look: Look, kind: str) -> Figure:
             for attack in dict.fromkeys(row["case"] for row in rows if row["case"] != "clean"):
                 shown = [row for row in rows if row["case"] in (attack, "clean")]
                 panels[f"{suite}, {attack.upper()}, {SIDES[unseen]}"] = lines(shown, look, "severity")
-    title = {"attacks": "Accuracy under attack", "corruptions": "Accuracy on corrupted images"}[kind]
+    title = {
+        "attacks": "Accuracy under attack",
+        "autoattack": "Accuracy under AutoAttack",
+        "corruptions": "Accuracy on corrupted images",
+    }[kind]
     note = "At the chosen sparsity, beside the dense model; mean ± one standard deviation over seeds."
-    note += " Severity 0 is the clean image." if kind == "attacks" else " Mean over five severities."
+    note += " Mean over five severities." if kind == "corruptions" else " Severity 0 is the clean image."
     return Figure(kind, title, note, panels, at_sparsity=True)
 
 

@@ -21,7 +21,7 @@ EVALUATION = "evaluation"  # how the folders begin where `dap evaluate` leaves i
 class Finding:
     """The accuracy of a model in one case: the mean over source domains, or over unseen ones."""
 
-    kind: str  # attacks, corruptions
+    kind: str  # attacks, autoattack, corruptions
     case: str  # which one
     severity: str  # "" for the mean over all
     unseen: bool
@@ -97,10 +97,14 @@ def read_findings(folder: str | Path, records: Sequence[Record]) -> Findings:
     return found
 
 
-# What numbers of a kind depend on beside the model.
+# What numbers of a kind depend on beside the model; nothing where an evaluation has none. AutoAttack is a kind of its
+# own: it takes so long that it sees fewer images than other attacks.
 SETTINGS: dict[str, Callable[[EvaluateSpec], tuple[Any, ...]]] = {
-    "attacks": lambda spec: (spec.images, spec.per_side, spec.restarts, spec.random_start, spec.seed),
-    "corruptions": lambda spec: (spec.images, spec.per_side),
+    "attacks": lambda spec: (
+        (spec.images, spec.per_side, spec.restarts, spec.random_start, spec.seed) if {*spec.attacks} - {"auto"} else ()
+    ),
+    "autoattack": lambda spec: (spec.images, spec.per_side, spec.seed) if "auto" in spec.attacks else (),
+    "corruptions": lambda spec: (spec.images, spec.per_side) if spec.corruptions else (),
 }
 
 
@@ -119,8 +123,8 @@ def _alike(evaluations: Sequence[_Evaluation], kind: str) -> list[_Evaluation]:
     """Only what was measured alike is compared: of several settings the one that most have."""
     groups: dict[tuple[Any, ...], list[_Evaluation]] = defaultdict(list)
     for one in evaluations:
-        if getattr(one.spec, kind):
-            groups[SETTINGS[kind](one.spec)].append(one)
+        if settings := SETTINGS[kind](one.spec):
+            groups[settings].append(one)
     return max(groups.values(), key=lambda group: (len(group), group[0].spec.images or inf), default=[])
 
 
@@ -160,7 +164,8 @@ def _of_kind(kind: str, record: Record, row: Mapping[str, Any], images: str) -> 
     for unseen, domains in sides.items():
         if not domains:
             continue
-        attacks = row.get("attacks", {}) if kind == "attacks" else {}
+        of_kind = {"attacks": {"fgsm", "pgd"}, "autoattack": {"auto"}}.get(kind, set())
+        attacks = {name: severities for name, severities in row.get("attacks", {}).items() if name in of_kind}
         for number, (attack, severities) in enumerate(attacks.items()):
             if number == 0:
                 clean = next(iter(severities.values()))

@@ -253,23 +253,17 @@ def _against_dense(records: Sequence[Record], wanted: Callable[[Record], bool], 
 # ---- robustness
 
 
-def attacks(findings: Sequence[Finding], suite: str) -> Table | None:
-    """Dense against sparse under every attack and severity, on source and unseen domains."""
-    return _robustness(
-        [finding for finding in findings if finding.suite == suite and finding.kind == "attacks"],
-        file_name("attacks", suite),
-        f"{suite}: accuracy under attack",
-        "attack",
-    )
+_ROBUSTNESS = {  # by kind: what a table is about, and what its rows are
+    "attacks": ("accuracy under attack", "attack"),
+    "autoattack": ("accuracy under AutoAttack", "attack"),
+    "corruptions": ("accuracy on corrupted images", "corruption"),
+}
 
 
-def corruptions(findings: Sequence[Finding], suite: str) -> Table | None:
-    """Dense against sparse on every corruption, mean over severities."""
-    found = [finding for finding in findings if finding.suite == suite and finding.kind == "corruptions"]
-    return _robustness(found, file_name("corruptions", suite), f"{suite}: accuracy on corrupted images", "corruption")
-
-
-def _robustness(findings: Sequence[Finding], name: str, title: str, what: str) -> Table | None:
+def robustness(findings: Sequence[Finding], suite: str, kind: str) -> Table | None:
+    """Dense against sparse in every case of a kind, on source and unseen domains."""
+    findings = [finding for finding in findings if (finding.suite, finding.kind) == (suite, kind)]
+    about, what = _ROBUSTNESS[kind]
     by_case: dict[tuple[str, str], dict[tuple[str, str | None], dict[bool, Seeds]]] = {}
     for key, trials in by_trial(findings).items():
         case, severity, series, wished, unseen = key
@@ -300,7 +294,7 @@ def _robustness(findings: Sequence[Finding], name: str, title: str, what: str) -
     for side in ("sources", "unseen"):
         columns += [Column("dense", side), Column("sparse", side), Column("Δ", side)]
     note = f"{findings[0].images} {_OVER_SEEDS}. {_DIFFERENCE}".strip()
-    return Table(name, title, note, tuple(columns), tuple(rows))
+    return Table(file_name(kind, suite), f"{suite}: {about}", note, tuple(columns), tuple(rows))
 
 
 def by_trial(findings: Sequence[Finding]) -> Mapping[tuple[str, str, str, str | None, bool], Seeds]:
@@ -327,6 +321,5 @@ def all_tables(records: Sequence[Record], findings: Sequence[Finding] = ()) -> l
         made.append(suites(unseen))
         made += [domains(unseen, suite) for suite in names if any(record.suite == suite for record in unseen)]
         made += [plug_and_play(unseen), pruning(unseen)]
-    made += [attacks(findings, suite) for suite in names]
-    made += [corruptions(findings, suite) for suite in names]
+    made += [robustness(findings, suite, kind) for kind in _ROBUSTNESS for suite in names]
     return [table for table in made if table is not None]

@@ -74,6 +74,8 @@ def open_to_evaluate(spec: EvaluateSpec, run: Path, dense: Path | None = None) -
     """The models; and at once what cannot be done with them."""
     if spec.images is not None and spec.images < 1:
         raise DapError(f"images is {spec.images}; it must be at least 1")
+    if not spec.severities or not set(spec.severities) <= set(range(1, len(EPSILONS) + 1)):
+        raise DapError(f"severities is {list(spec.severities)}; choose at least one from 1 to {len(EPSILONS)}")
     if "pgd" in spec.attacks:
         named(["pgd"], **_options(spec))
     if "auto" in spec.attacks:
@@ -168,6 +170,7 @@ def _attack(
         for model in models
         for name, attacks in kinds.items()
         for severity, attack in enumerate(attacks, 1)
+        if severity in spec.severities
     ]
     found: dict[str, dict[str, Any]] = {model: {"attacks": {name: {} for name in kinds}} for model in models}
     for number, (model, name, severity, attack) in enumerate(plan, 1):

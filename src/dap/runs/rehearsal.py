@@ -25,6 +25,7 @@ from dap.data.suites import list_suite
 from dap.engine import Engine
 from dap.errors import DapError
 from dap.evaluation import score
+from dap.evaluation.attacks import EPSILONS
 from dap.masking import maskable_weights
 from dap.methods import BY_FLOPS
 from dap.objectives import Objective
@@ -40,7 +41,11 @@ from dap.training import train
 _STEPS = 6  # that are timed; the first and the last do more than the others
 _IMAGES = 64  # that are evaluated
 _CORRUPTING = 0.008  # seconds of a core for an image at 112 pixels, on average over the corruptions
-_PASSES = {"fgsm": 5 * 8, "pgd": 40 * 3 + 5 * 8, "auto": 5 * 7000}  # evaluations of an image that attacks amount to
+_PASSES = {
+    "fgsm": 5 * 8,
+    "pgd": 40 * 3 + 5 * 8,
+    "auto": 5 * 7000,
+}  # evaluations of an image that an attack at all severities amounts to
 
 
 @dataclass(frozen=True)
@@ -139,6 +144,7 @@ def expect(spec: Spec, costs: Costs) -> Estimate:
         # Beside the sparse models the dense one; a gradient takes as long as three evaluations.
         images = both if spec.images is None else min(both, spec.images * (2 if spec.per_side else costs.domains))
         passes = sum(_PASSES[name] * (spec.restarts if name == "pgd" else 1) for name in spec.attacks)
+        passes = passes * len(set(spec.severities)) // len(EPSILONS)
         passes += 75 * spec.corruptions
         run = read_spec(spec.run) if isinstance(spec.run, str) else spec.run
         models = _models(spec) + (spec.with_dense and isinstance(run, PruneSpec))

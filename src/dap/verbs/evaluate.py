@@ -8,6 +8,7 @@ def evaluate_models(
     run: str,
     sparsity: str | None = None,
     attacks: str | None = None,
+    severities: str = "1,2,3,4,5",
     restarts: int = 1,
     random_start: bool = True,
     seed: int = 0,
@@ -31,7 +32,8 @@ def evaluate_models(
     Args:
         run: the folder of a dense training or of a pruning, or the file of a classifier
         sparsity: of a pruning, the sparsities or the pattern that were asked for, separated by commas (default: all)
-        attacks: fgsm, pgd, auto, separated by commas, each at five severities
+        attacks: fgsm, pgd, auto, separated by commas
+        severities: of attacks, separated by commas: 0.5, 1, 2, 4 and 8/255
         restarts: of pgd; the worst counts
         random_start: of pgd
         seed: of random starts
@@ -63,6 +65,7 @@ def evaluate_models(
         "run": str(Path(run)),
         "sparsities": _parts(sparsity) or None,
         "attacks": _parts(attacks),
+        "severities": [int(part) if part.isdigit() else part for part in _parts(severities)],
         "restarts": restarts,
         "random_start": random_start,
         "seed": seed,
@@ -145,7 +148,7 @@ def _show(name: str, result: dict[str, Any]) -> None:
                 _mean([row["accuracy"] for name, row in rows.items() if name in result[side]])
                 for rows in severities.values()
             ]
-            print(f"  {attack} at severities 1 to 5, mean over {title}: {', '.join(shown)}")
+            print(f"  {attack} at severity {', '.join(severities)}, mean over {title}: {', '.join(shown)}")
         if rows := [row for name, row in result.get("corruptions", {}).items() if name in result[side]]:
             error = [row["relative_error"] for row in rows if row.get("relative_error") is not None]
             relative = f", {sum(error) / len(error):.2f} of the dense model's errors" if error else ""
