@@ -141,23 +141,28 @@ def show(found: Difference | None) -> str:
     return f"{found.mean:+.1f}{between}, {found.seeds} trials"
 
 
+def table(study: Path) -> tuple[str, dict[str, Any]]:
+    """In Markdown, and as plain values."""
+    records = read_records(study)
+    rows = ["| claim | all trials | seed 0, every domain unseen once | |", "|---|---|---|---|"]
+    found: dict[str, Any] = {}
+    for claim in claims(records, read_findings(study, records).robustness):
+        over_all, first = measure(claim), measure(claim, first_seed=True)
+        word = "not measured yet" if over_all is None else verdict(claim, over_all, first)
+        rows.append(f"| {claim.text} | {show(over_all)} | {show(first)} | {word} |")
+        found[claim.text] = {"difference": None if over_all is None else over_all.mean, "verdict": word}
+    return "\n".join(rows) + "\n", found
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("study", type=Path, help="the folder of the study")
     parser.add_argument("--out", type=Path, help="a file for the table alone")
     args = parser.parse_args()
-    records = read_records(args.study)
-    rows = ["| claim | all trials | seed 0, every domain unseen once | |", "|---|---|---|---|"]
-    found: dict[str, Any] = {}
-    for claim in claims(records, read_findings(args.study, records).robustness):
-        over_all, first = measure(claim), measure(claim, first_seed=True)
-        word = "not measured yet" if over_all is None else verdict(claim, over_all, first)
-        rows.append(f"| {claim.text} | {show(over_all)} | {show(first)} | {word} |")
-        found[claim.text] = {"difference": None if over_all is None else over_all.mean, "verdict": word}
-    table = "\n".join(rows) + "\n"
+    text, found = table(args.study)
     if args.out is not None:
-        write_atomic(args.out, table.encode())
-    print(table + json.dumps(found))
+        write_atomic(args.out, text.encode())
+    print(text + json.dumps(found))
 
 
 if __name__ == "__main__":

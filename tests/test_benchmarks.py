@@ -1,7 +1,9 @@
 import json
 import math
+import shutil
 import sys
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -109,6 +111,14 @@ def test_claims_are_measured_on_the_same_trials_and_images():
     assert claims.verdict(beaten, claims.measure(beaten), None) == "holds"
     assert found["at 80 %, averaged masks beat raw ones (ours)"].mean == 25
     assert found["at 90 %, raw masks keep 98 % of it"] is None
+
+
+def test_the_page_of_claims_is_what_the_kept_results_say(tmp_path):
+    results = Path(__file__).parents[1] / "docs" / "results"
+    (tmp_path / "claims.md").write_text(claims.table(results / "pacs")[0])
+    page = shutil.copy(results / "pacs-claims.md", tmp_path / "page.md")
+    assert pages.fill(page, tmp_path) == (["claims"], [])
+    assert page.read_text() == (results / "pacs-claims.md").read_text()
 
 
 def test_pages_are_filled_from_the_files_of_a_report(tmp_path):
