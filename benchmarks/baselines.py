@@ -51,7 +51,7 @@ def run(out: Path, target: str, seed: int) -> dict[str, dict]:
         train_dense(spec, folder / "dense")
     # The preset of its time.
     straight = PacedSchedule(curve=1.0)
-    mask_learning = PruneConfig(steps=STEPS["masks"], alpha=1.0, beta=0.92, f_update=5, paced=straight, seed=seed)
+    mask_learning = PruneConfig(steps=STEPS["masks"], alpha=1.0, beta=0.92, f_update=5, target_sparsity=0.95, paced=straight, seed=seed)
     results = {}
     for name in sorted(ORDER):
         place = folder / name.replace(" ", "-")

@@ -27,7 +27,10 @@ train:
   backbone: small_resnet
   weights: null
   train: {{steps: 600, learning_rate: 1e-3, freeze_norms: false, schedule: cosine, check_every: 100}}
-prune: {{method: dap, sparsities: [0.8], prune: {{steps: 500, alpha: 1, beta: 0.92, f_update: 5, paced: {{curve: 1}}}}}}
+prune:
+  method: dap
+  sparsities: [0.8]
+  prune: {{steps: 500, target_sparsity: 0.95, alpha: 1, beta: 0.92, f_update: 5, paced: {{curve: 1}}}}
 evaluate: {{attacks: [fgsm, pgd], corruptions: true, images: {images}}}
 """
 MODELS = {"dense": "Dense", "0.8": "DAP, 80 %"}

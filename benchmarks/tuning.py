@@ -42,7 +42,7 @@ def main() -> None:
     parser.add_argument("--recalibrated", action="store_true", help="also with norm statistics estimated again")
     parser.add_argument("--pgd", type=int, metavar="N", help="also under PGD at 2/255, on N images of each source")
     parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--batch-size", type=int, default=16)
+    parser.add_argument("--batch-size", type=int, default=32)
     parser.add_argument("--out", type=Path, help="a file that the last line is appended to")
     args = parser.parse_args()
     torch.set_num_threads(args.threads)

@@ -61,7 +61,7 @@ def test_paper_configurations():
         ({"temperature": (1.0, 0.0)}, "temperature is"),
         ({"f_update": 0}, "f_update is 0"),
         ({"stop_at": 1.5}, "stop_at is 1.5"),
-        ({"stop_at": 0.96}, "stop_at is 0.96, beyond target_sparsity=0.95"),
+        ({"stop_at": 0.96}, "stop_at is 0.96, beyond target_sparsity=0.9"),
         ({"p_init": 0.0}, "p_init is 0.0"),
         ({"f_start": -1}, "f_start is -1"),
         ({"paced": PacedSchedule(share=0)}, "paced.share is 0"),
