@@ -155,7 +155,11 @@ def dense(tmp_path_factory):
 
 def last_line(script, arguments, monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", ["script", *map(str, arguments)])
-    script.main()
+    threads = torch.get_num_threads()  # scripts set it for their whole process, which others share here
+    try:
+        script.main()
+    finally:
+        torch.set_num_threads(threads)
     return json.loads(capsys.readouterr().out.splitlines()[-1])
 
 
