@@ -41,11 +41,8 @@ from dap.training import train
 _STEPS = 6  # that are timed; the first and the last do more than the others
 _IMAGES = 64  # that are evaluated
 _CORRUPTING = 0.008  # seconds of a core for an image at 112 pixels, on average over the corruptions
-_PASSES = {
-    "fgsm": 5 * 8,
-    "pgd": 40 * 3 + 5 * 8,
-    "auto": 5 * 7000,
-}  # evaluations of an image that an attack at all severities amounts to
+# Evaluations of an image that an attack at all severities amounts to.
+_PASSES = {"fgsm": 5 * 8, "pgd": 40 * 3 + 5 * 8, "auto": 5 * 7000}
 
 
 @dataclass(frozen=True)
