@@ -23,6 +23,7 @@ from dap.bits import pack_bits
 from dap.config import TrainConfig
 from dap.errors import DapError
 from dap.report import Record
+from dap.report.findings import Finding
 from dap.runs import TrainSpec, train_dense
 from small_studies import small_suite
 
@@ -111,6 +112,20 @@ def test_claims_are_measured_on_the_same_trials_and_images():
     assert claims.verdict(beaten, claims.measure(beaten), None) == "holds"
     assert found["at 80 %, averaged masks beat raw ones (ours)"].mean == 25
     assert found["at 90 %, raw masks keep 98 % of it"] is None
+    about = [
+        ("Dense", None, "pgd", 0.2),
+        ("DAP", "0.8", "pgd", 0.3),
+        ("Dense", None, "auto", 0.1),
+        ("DAP", "0.8", "auto", 0.15),
+    ]
+    attacked = [
+        Finding(kind, case, "3", True, accuracy, "PACS", ("a",), 0, method, "Dense", wished)
+        for method, wished, case, accuracy in about
+        for kind in ["autoattack" if case == "auto" else "attacks"]
+    ]
+    found = {claim.text: claims.measure(claim) for claim in claims.claims(records, attacked)}
+    assert found["under PGD at 2/255, 80 % sparse is 8 points ahead"].mean == pytest.approx(10)
+    assert found["under AutoAttack at 2/255, it is ahead, too"].mean == pytest.approx(5)
 
 
 def test_the_page_of_claims_is_what_the_kept_results_say(tmp_path):

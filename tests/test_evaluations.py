@@ -133,8 +133,8 @@ def test_autoattack_on_few_images_is_reported_beside_other_attacks_on_many(study
     monkeypatch.setattr(evaluating, "auto_attack", stand_in)
     shutil.copytree(study, tmp_path / "study", ignore=shutil.ignore_patterns("evaluation-*"))
     run = tmp_path / "study" / "prune-dap"
-    for name, attack, count in (("evaluation-many", "fgsm", 8), ("evaluation-few", "auto", 2)):
-        spec = EvaluateSpec(str(run), attacks=(attack,), severities=(5,), images=count)  # pyright: ignore[reportArgumentType]
+    for name, attacks, count in (("evaluation-many", ("fgsm",), 8), ("evaluation-few", ("fgsm", "auto"), 2)):
+        spec = EvaluateSpec(str(run), attacks=attacks, severities=(5,), images=count)  # pyright: ignore[reportArgumentType]
         evaluate_run(spec, run / name)
     records = read_records(tmp_path / "study")
     findings = read_findings(tmp_path / "study", records).robustness
