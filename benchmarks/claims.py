@@ -26,7 +26,7 @@ from dap.report.series import DENSE
 from dap.report.statistics import Difference, paired
 
 Trial = tuple[tuple[str, ...], int]  # what is unseen, and the seed
-DAP, AGNOSTIC = METHODS["dap"].title, METHODS["agnostic"].title
+DAP, RAW, AGNOSTIC = METHODS["dap"].title, METHODS["dap"].called(raw=True), METHODS["agnostic"].title
 
 
 @dataclass(frozen=True)
@@ -48,19 +48,18 @@ class Claim:
 
 
 def claims(records: Sequence[Record], findings: Sequence[Finding]) -> list[Claim]:
-    def models(method: str, wished: str | None, raw: bool = False, objective: str = "erm") -> Results:
+    def models(method: str, wished: str | None, objective: str = "erm") -> Results:
         return {
             (record.targets, record.seed): Result(record.unseen, record.right)
             for record in records
             if (record.method, record.wished) == (method, wished)
             and record.unseen is not None
             and record.options["dense.objective"] == objective
-            and _is_raw(record) == raw
         }
 
     def attacked(wished: str | None, kind: str = "attacks", case: str = "pgd") -> Results:
         wanted = {DENSE} if wished is None else {DAP}
-        series = {record.series for record in records if record.method in wanted and not _is_raw(record)}
+        series = {record.series for record in records if record.method in wanted}
         return {
             (found.targets, found.seed): Result(found.accuracy, found.right)
             for found in findings
@@ -72,13 +71,13 @@ def claims(records: Sequence[Record], findings: Sequence[Finding]) -> list[Claim
     return [
         Claim("at 80 %, DAP keeps the dense accuracy", models(DAP, "0.8"), dense),
         Claim("at 90 %, averaged masks keep it, too", models(DAP, "0.9"), dense),
-        Claim("at 90 %, raw masks keep 98 % of it", models(DAP, "0.9", raw=True), dense, share=0.98),
+        Claim("at 90 %, raw masks keep 98 % of it", models(RAW, "0.9"), dense, share=0.98),
         Claim("at 40 %, DAP is at least as accurate as dense", models(DAP, "0.4"), dense),
         Claim("at 80 %, DAP beats magnitude by 20 points", models(DAP, "0.8"), models("Magnitude", "0.8"), 20),
         Claim("at 80 %, DAP beats Taylor by more", models(DAP, "0.8"), models("Taylor", "0.8"), 20),
         Claim("at 80 %, α > 0 beats α = 0", models(DAP, "0.8"), models(AGNOSTIC, "0.8")),
         Claim("at 90 %, α > 0 beats α = 0", models(DAP, "0.9"), models(AGNOSTIC, "0.9")),
-        Claim("at 80 %, averaged masks beat raw ones (ours)", models(DAP, "0.8"), models(DAP, "0.8", raw=True)),
+        Claim("at 80 %, averaged masks beat raw ones (ours)", models(DAP, "0.8"), models(RAW, "0.8")),
         Claim("at 80 %, DAP beats dense that is trained on", models(DAP, "0.8"), models("Dense, trained on", None)),
         *(
             Claim(
@@ -92,10 +91,6 @@ def claims(records: Sequence[Record], findings: Sequence[Finding]) -> list[Claim
         Claim("under PGD at 2/255, 80 % sparse is 8 points ahead", attacked("0.8"), attacked(None), 8),
         Claim("under AutoAttack at 2/255, it is ahead, too", attacked("0.8", *auto), attacked(None, *auto)),
     ]
-
-
-def _is_raw(record: Record) -> bool:
-    return record.options.get("prune.average") == 0
 
 
 def measure(claim: Claim, first_seed: bool = False) -> Difference | None:

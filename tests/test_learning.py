@@ -1,6 +1,7 @@
 import os
 import random
 import signal
+from dataclasses import replace
 
 import pytest
 import torch
@@ -182,6 +183,19 @@ def test_two_milestones_in_one_step():
     assert one.cut is not None
     assert other.cut is not None
     assert one.cut.kept >= other.cut.kept
+
+
+def test_raw_masks_are_those_of_a_run_without_averaging(tmp_path):
+    config = dap.PruneConfig(steps=30, target_sparsity=0.9, batch_size=6)
+    options = {"milestones": (0.3, 0.6, 0.8), "checkpoint": tmp_path / "run.safetensors"}
+    path = dap.learn_masks(make_model("convolutional"), SOURCES, config, **options)
+    alone = dap.learn_masks(
+        make_model("convolutional"), SOURCES, replace(config, average=0.0), milestones=options["milestones"]
+    )
+    assert path.raw == {milestone: shot.cut for milestone, shot in alone.snapshots.items()}
+    assert path.raw[0.6] != path.snapshots[0.6].cut
+    assert not alone.raw  # they are its snapshots
+    assert dap.learn_masks(make_model("convolutional"), SOURCES, config, **options).raw == path.raw  # from the file
 
 
 def test_the_end_is_always_evaluated():

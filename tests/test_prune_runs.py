@@ -16,6 +16,8 @@ from dap.evaluation import accuracy
 from dap.masking import bake
 from dap.methods import METHODS
 from dap.models import small_resnet
+from dap.report import read_records
+from dap.report.overlaps import read_overlaps
 from dap.runs import PruneSpec, TrainSpec, divide, load_pruned, prune_dense, read_metrics, read_spec, train_dense
 from dap.specs import ModelSpec, identity
 from small_studies import small_suite
@@ -180,6 +182,39 @@ def test_what_is_no_dense_training(dense, tmp_path):
     with pytest.raises(DapError, match="has format none, this version of dap has 1: make the run again"):
         prune_dense(spec_of(tmp_path, "random"), tmp_path / "run")
     assert not (tmp_path / "run").exists()
+
+
+def test_raw_masks_beside_averaged_ones(dense, tmp_path):
+    config = PruneConfig(steps=20, target_sparsity=0.8, batch_size=4, average=0.5)
+    spec = replace(spec_of(dense, "dap", raw=True), prune=config)
+    both = prune_dense(spec, tmp_path / "both")
+    alone = prune_dense(replace(spec, raw=False, prune=replace(config, average=0.0)), tmp_path / "alone")
+    assert both["raw"] == alone["sparse"]
+    assert list(both["raw"]) == ["0.3", "0.5"]
+    averaged = prune_dense(replace(spec, raw=False), tmp_path / "averaged")
+    assert both["sparse"] == averaged["sparse"] != both["raw"]
+    assert "raw" not in averaged
+    files = [folder / "0.5" / "masks.safetensors" for folder in (tmp_path / "both" / "raw", tmp_path / "alone")]
+    assert files[0].read_bytes() == files[1].read_bytes()
+
+    content = files[0].read_bytes()
+    files[0].unlink()
+    assert prune_dense(spec, tmp_path / "both") == both
+    assert files[0].read_bytes() == content
+    records = {(one.run, one.method): one for one in read_records(tmp_path / "both") if one.wished == "0.5"}
+    raw = records["both/raw", "DAP, raw masks"]
+    assert raw.unseen == both["raw"]["0.5"]["targets"]["rotated"]["all"]
+    assert records["both", "DAP"].series == "DAP"
+    (pair,) = [one for one in read_overlaps(tmp_path / "both", list(records.values())) if one.one.wished == "0.5"]
+    assert pair.between == "methods"
+    assert 0 < pair.overlap < 1
+
+    assert identity(spec) != identity(replace(spec, raw=False))
+    wrong = {"method": "taylor"}, {"allocation": "global"}, {"finetuned": True}, {"recalibrated": True}
+    for change in (*wrong, {"prune": replace(config, average=0.0)}):
+        with pytest.raises(DapError, match="raw masks come beside averaged ones: they need method dap or agnostic"):
+            prune_dense(replace(spec, **change), tmp_path / "wrong")
+    assert not (tmp_path / "wrong").exists()
 
 
 def test_watched_mask_learning_comes_out_the_same(dense, tmp_path):

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from dap.backward import loss_of
 from dap.checkpoints import checksum, difference, load_state, save_state
@@ -54,6 +54,9 @@ class MaskPath:
 
     pruner: Pruner
     snapshots: dict[float, Snapshot] = field(default_factory=dict)  # by milestone
+    # By milestone, where masks are averaged: the paper's masks of a single step, the first whose λ̃ reaches it, cut
+    # there.
+    raw: dict[float, Masks] = field(default_factory=dict)
     # A row per step: the fields of `StepStats` that have a value.
     history: list[dict[str, Any]] = field(default_factory=list)
     best: Snapshot | None = None  # on source validation; of equals the sparser
@@ -160,6 +163,9 @@ class _Learning:
     def _look(self, stats: StepStats, batches: Batches) -> Snapshot | None:
         """Take the snapshots that this step has reached, and evaluate where it is time, at the end in any case."""
         path = self.path
+        if path.pruner.config.average:
+            early = [m for m in self.milestones if m not in path.raw and stats.raw_sparsity >= m]
+            path.raw |= {milestone: _cut(path.pruner, milestone, raw=True) for milestone in early}
         reached = [m for m in self.milestones if m not in path.snapshots and stats.sparsity >= m]
         due = path.pruner.finished or (self.eval_every is not None and stats.step % self.eval_every == 0)
         if not (reached or due):
@@ -208,11 +214,11 @@ def _check(
             raise DapError(f"{name} is {every}; it must be at least 1")
 
 
-def _cut(pruner: Pruner, sparsity: float) -> Masks:
+def _cut(pruner: Pruner, sparsity: float, raw: bool = False) -> Masks:
     try:
-        return pruner.masks(sparsity, allow_empty=False)
+        return pruner.masks(sparsity, raw=raw, allow_empty=False)
     except DapError:  # fewer weights are left than there are layers
-        return pruner.masks(sparsity)
+        return pruner.masks(sparsity, raw=raw)
 
 
 def _merit(snapshot: Snapshot) -> tuple[float, float]:
@@ -244,14 +250,19 @@ def _save(path: MaskPath, checkpoint: str | Path, domains: list[str]) -> None:
     if path.best is not None:
         snapshots["best"] = path.best
     rows = {}
+    tensors |= {f"raw.{milestone}": _packed(masks) for milestone, masks in path.raw.items()}
     for key, shot in snapshots.items():
-        tensors[f"masks.{key}"] = torch.from_numpy(np.frombuffer(shot.masks.to_bytes(), np.uint8).copy())
+        tensors[f"masks.{key}"] = _packed(shot.masks)
         if shot.cut is not None:
-            tensors[f"cut.{key}"] = torch.from_numpy(np.frombuffer(shot.cut.to_bytes(), np.uint8).copy())
+            tensors[f"cut.{key}"] = _packed(shot.cut)
         rows[key] = [shot.step, shot.relaxed_loss, shot.hard_loss, shot.validation]
     values = {"pruner": state, "domains": domains} | _identity(path.pruner)
     values |= {"snapshots": rows, "history": path.history}
     save_state(checkpoint, tensors, values, "mask learning")
+
+
+def _packed(masks: Masks) -> Tensor:
+    return torch.from_numpy(np.frombuffer(masks.to_bytes(), np.uint8).copy())
 
 
 def _restore(path: MaskPath, checkpoint: str | Path, domains: list[str]) -> None:
@@ -268,13 +279,14 @@ def _restore(path: MaskPath, checkpoint: str | Path, domains: list[str]) -> None
         known = difference(values["objective"][0], ours["objective"][0])
         raise DapError(f"{checkpoint} belongs to another objective ({known or 'its state'}): remove it to start again")
     path.history = values["history"]
+
+    def masks_of(name: str) -> Masks:
+        return Masks.from_bytes(tensors[name].numpy().tobytes(), str(checkpoint))
+
+    path.raw = {float(name.removeprefix("raw.")): masks_of(name) for name in tensors if name.startswith("raw.")}
     for key, (step, relaxed_loss, hard_loss, accuracies) in values["snapshots"].items():
-        masks, cut = (
-            Masks.from_bytes(tensors[name].numpy().tobytes(), str(checkpoint)) if name in tensors else None
-            for name in (f"masks.{key}", f"cut.{key}")
-        )
-        assert masks is not None
-        snapshot = Snapshot(step, masks, relaxed_loss, hard_loss, accuracies, cut)
+        cut = masks_of(f"cut.{key}") if f"cut.{key}" in tensors else None
+        snapshot = Snapshot(step, masks_of(f"masks.{key}"), relaxed_loss, hard_loss, accuracies, cut)
         if key == "best":
             path.best = snapshot
         else:

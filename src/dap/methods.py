@@ -20,10 +20,11 @@ class Method:
     looks: bool = False  # at a number of batches
     whole: bool = False  # it cuts nothing
 
-    def called(self, finetuned: bool | None = None) -> str:
-        """The title of a run; `finetuned` if it is not the method's own way."""
+    def called(self, finetuned: bool | None = None, raw: bool = False) -> str:
+        """The title of a run; `finetuned` if it is not the method's own way; of its raw masks, where it has both."""
         tuned = self.finetuned if finetuned is None else finetuned
-        return f"{self.title}, fine-tuned" if tuned and not self.whole else self.title
+        title = f"{self.title}, raw masks" if raw else self.title
+        return f"{title}, fine-tuned" if tuned and not self.whole else title
 
     def sparsities(self, allocation: str) -> tuple[float, ...]:
         """Those that are cut unless a user says otherwise; of FLOPs fewer can go than of weights."""

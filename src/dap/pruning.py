@@ -38,6 +38,7 @@ class Pruned:
     model: nn.Module  # plain, with zeros in place
     allocation: str  # that made the masks
     moved: bool  # whether weights that are kept, or statistics of norm layers, differ from the dense model's
+    raw: bool = False  # masks of a single step, beside averaged ones
     flops: float | None = None  # the share of the dense model's that is left, where whole channels were cut
 
 
@@ -50,6 +51,7 @@ def prune(
     allocation: str | None = None,
     finetuned: bool | None = None,
     recalibrated: bool = False,
+    raw: bool = False,
     config: PruneConfig | None = None,
     train: TrainConfig | None = None,
     validation: Mapping[str, Source] | None = None,
@@ -64,6 +66,7 @@ def prune(
     to cut, and mask learning has one logit per channel. `finetuned` says whether to train on under the masks. Both are
     the method's own if not given.
     `recalibrated` estimates the statistics of norm layers again on the sources' images; no weight moves by that.
+    With `raw`, mask learning that averages its logits gives for each sparsity the paper's masks of a single step, too.
     `config` is that of mask learning; which weights are masked is in it, for every method. `train` is for movement and
     fine-tuning; both take as many steps as mask learning, unless it says otherwise. `validation` selects among the
     checkpoints of fine-tuning. Every `watch_every` steps mask learning evaluates its masks on it and on `watch`, and
@@ -91,11 +94,16 @@ def prune(
         raise DapError(f"mask learning ends at target_sparsity={config.target_sparsity}: raise it to reach {highest}")
     if watch_every is not None and watch_every < 1:
         raise DapError(f"watch_every is {watch_every}; it must be at least 1")
+    if raw and (tune or recalibrated or not (METHODS[method].learns and allocation == "path" and config.average)):
+        raise DapError(
+            "raw masks come beside averaged ones: they need method dap or agnostic, allocation path, an average above "
+            "0, and neither fine-tuning nor recalibrated"
+        )
     if recalibrated and not norms_of(model):
         raise DapError("the model has no norm layers that keep statistics: leave recalibrated out")
     left = {wish: cut for wish, cut in cuts.items() if wish not in skip}
     looks = {"validation": validation, "watch": watch, "eval_every": watch_every} if watch_every is not None else {}
-    pruning = _Pruning(model, data, method, allocation, config, train, validation or {}, tune, recalibrated, looks)
+    pruning = _Pruning(model, data, method, allocation, config, train, validation or {}, tune, recalibrated, raw, looks)
     return pruning.results(list(cuts), left) if left else iter(())
 
 
@@ -112,6 +120,7 @@ class _Pruning:
     validation: Mapping[str, Source]
     tune: bool
     recalibrated: bool
+    raw: bool
     looks: Mapping[str, Any]  # that mask learning takes on its way
 
     def results(self, wishes: Sequence[str], cuts: Mapping[str, Callable[..., Masks]]) -> Iterator[Pruned]:
@@ -134,7 +143,9 @@ class _Pruning:
             made_by = "global" if self.allocation == "path" and passed is None else self.allocation
             moved = self.tune or self.recalibrated or scores.model is not None
             flops = None if channels is None else channels.flops(channels.kept(masks))
-            yield Pruned(wish, masks, sparse, made_by, moved, flops)
+            yield Pruned(wish, masks, sparse, made_by, moved, flops=flops)
+            if self.raw and (masks := scores.raw.get(float(wish))) is not None:
+                yield Pruned(wish, masks, bake(self.model, masks), self.allocation, moved, raw=True)
             if checkpoint is not None and self.data.engine.first:  # only now is it in the caller's hands
                 checkpoint.unlink(missing_ok=True)
 

@@ -93,6 +93,7 @@ class PruneSpec:
     # Steps of mask learning between looks at held-out and unseen images, for curves; nothing is selected by them.
     watch_every: int | None = None
     recalibrated: bool = False  # statistics of norm layers are estimated again, on `batches` of every source domain
+    raw: bool = False  # the paper's masks of single steps, too, where mask learning averages its logits
 
     kind: typing.ClassVar[str] = "prune"
 
@@ -120,8 +121,9 @@ class PruneSpec:
             del values["finetune"]
         if not (method.looks or self.recalibrated):
             del values["batches"]
-        if not self.recalibrated:
-            del values["recalibrated"]
+        for name in ("recalibrated", "raw"):
+            if not values[name]:
+                del values[name]
         return _usual_left_out(values)
 
 

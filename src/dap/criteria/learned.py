@@ -54,6 +54,7 @@ def dap(
         scores = Scores()
         scores.by_channel = ranking
     scores.passed = {milestone: shot.cut for milestone, shot in path.snapshots.items() if shot.cut is not None}
+    scores.raw = path.raw
     return scores
 
 

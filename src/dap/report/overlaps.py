@@ -42,7 +42,8 @@ def read_overlaps(folder: str | Path, records: Sequence[Record], only: str | Non
 
     @cache
     def masks(run: str, wished: str) -> Masks | None:
-        file = masks_file(folder / run if run != folder.name else folder, wished)
+        own = run.split("/")[0] == folder.name
+        file = masks_file((folder.parent if own else folder) / run, wished)
         return Masks.load(file) if file.is_file() else None
 
     found = []

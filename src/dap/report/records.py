@@ -13,19 +13,20 @@ from dap.methods import METHODS
 from dap.report.series import DENSE, name_series
 from dap.runs.folder import RESULT, SPEC, intact, read_json, read_spec
 from dap.runs.opening import place_of
+from dap.runs.pruning import RAW
 from dap.specs import BestSpec, ModelSpec, PruneSpec, TrainSpec, folder_name
 from dap.studies import read_study
 from dap.studies.study import FILE
 
 # A trial of one and the same thing: these do not tell rows of a table apart.
-_TRIAL = {"seed", "targets", "threads", "watch_every", "stop_at"}
+_TRIAL = {"seed", "targets", "threads", "watch_every", "stop_at", "raw"}
 
 
 @dataclass(frozen=True)
 class Record:
     """One model: dense, or at one sparsity."""
 
-    run: str  # the folder's name
+    run: str  # the folder's name; of raw masks, that folder in it
     method: str  # its title; "Dense"
     options: Mapping[str, Any]  # those of the run, by their path; without what makes a trial
     suite: str  # its title
@@ -122,9 +123,13 @@ def _records(run: Path) -> Iterator[Record]:
         assert isinstance(dense, TrainSpec | BestSpec | ModelSpec)
         yield _record(run, DENSE, {}, _named(dense), None, result["dense"])
         method = METHODS[spec.method]
+        options, title = spec.canonical(), method.called(spec.finetuned)
         for wished, row in result["sparse"].items():
-            title = method.called(spec.finetuned)
-            yield _record(run, title, spec.canonical(), _named(dense), None if method.whole else wished, row)
+            yield _record(run, title, options, _named(dense), None if method.whole else wished, row)
+        for wished, row in result.get("raw", {}).items():
+            raw = {**options, "prune": {**options["prune"], "average": 0.0}}
+            record = _record(run, method.called(raw=True), raw, _named(dense), wished, row)
+            yield replace(record, run=f"{run.name}/{RAW}")
 
 
 def _named(dense: TrainSpec | BestSpec | ModelSpec) -> tuple[TrainSpec | ModelSpec, int]:

@@ -111,7 +111,8 @@ def in_order(records: Iterable[Record]) -> list[Record]:
 
 
 def _order(record: Record) -> tuple[int, str, float, str]:
-    methods = [DENSE, *(method.called(tuned) for tuned in (False, True) for method in METHODS.values())]
+    methods = [DENSE, *(method.called(False, raw) for method in METHODS.values() for raw in (True, False))]
+    methods += [method.called(True) for method in METHODS.values()]
     share = float(record.wished) if record.wished and ":" not in record.wished else 1.0
     return methods.index(record.method), record.series, share if record.wished else 0.0, record.wished or ""
 

@@ -4,6 +4,7 @@ spec.json  result.json           of the whole run
 0.8/masks.safetensors            what is kept at 80 %
 0.8/model.safetensors            the sparse model, where weights moved; else the masks and the dense model make it
 0.8/result.json                  its numbers; it is written last
+raw/0.8/…                        the same of raw masks, where they were asked for
 """
 
 from collections.abc import Callable, Mapping
@@ -44,6 +45,7 @@ from dap.runs.sources import Sources, on_targets
 from dap.specs import ModelSpec, PruneSpec
 
 _MASKS, _MODEL, _DENSE = "masks.safetensors", "model.safetensors", "dense.json"
+RAW = "raw"  # the folder of raw masks in a run's own
 
 
 def prune_dense(
@@ -86,8 +88,7 @@ def prune_dense(
         on_step=note,
         engine=engine,
     )
-    rows = [row for row in map(read_json, folder.glob(f"*/{RESULT}")) if "wished" in row]
-    there = {row["wished"]: row for row in rows if _has_files(folder, row)}
+    there, raw = _there(folder), _there(folder / RAW)
     coming = prune(  # refuses what is wrong before the folder is ours
         model,
         data,
@@ -96,12 +97,13 @@ def prune_dense(
         allocation=spec.allocation,
         finetuned=spec.finetuned,
         recalibrated=spec.recalibrated,
+        raw=spec.raw,
         config=spec.prune,
         train=spec.finetune.over(opened.train),
         validation=sources.held_out,
         watch={target: Joined(list(parts.values()), size=256) for target, parts in sources.targets.items()},
         watch_every=spec.watch_every,
-        skip=there,
+        skip=there.keys() & raw.keys() if spec.raw else there,
     )
     with working_in(folder, spec, engine) as metrics, threads(spec.threads):
         if (done := _finished(folder, spec)) is not None:  # someone else has been faster
@@ -110,13 +112,14 @@ def prune_dense(
         if engine.first:
             write_json(folder / _DENSE, {"identity": _identity(model)})
         for pruned in coming:
-            there[pruned.wished] = _keep(folder, pruned, opened, engine)
+            (raw if pruned.raw else there)[pruned.wished] = _keep(folder, pruned, opened, engine)
         result = {
             "spec": asdict(spec),
             "method": spec.method,
             "title": METHODS[spec.method].called(spec.finetuned),
             "dense": _evaluate(model, sources, engine),
             "sparse": dict(sorted(there.items())),
+            **({"raw": dict(sorted(raw.items()))} if spec.raw else {}),
         }
         if engine.first and METHODS[spec.method].learns and spec.watch_every is not None:
             metrics.flush()
@@ -133,7 +136,17 @@ def prune_dense(
 def _finished(folder: Path, spec: PruneSpec) -> dict[str, Any] | None:
     """The result, if the run is done and its models are there."""
     done = finished(folder, spec)
-    return done if done is None or all(_has_files(folder, row) for row in done["sparse"].values()) else None
+    if done is None:
+        return None
+    sparse, raw = done["sparse"].values(), done.get("raw", {}).values()
+    whole = all(_has_files(folder, row) for row in sparse) and all(_has_files(folder / RAW, row) for row in raw)
+    return done if whole else None
+
+
+def _there(folder: Path) -> dict[str, dict[str, Any]]:
+    """By what was asked for, the sparse models that are there already."""
+    rows = [row for row in map(read_json, folder.glob(f"*/{RESULT}")) if "wished" in row]
+    return {row["wished"]: row for row in rows if _has_files(folder, row)}
 
 
 def _has_files(folder: Path, row: Mapping[str, Any]) -> bool:
@@ -174,7 +187,7 @@ def load_pruned(
 
 def _keep(folder: Path, pruned: Pruned, opened: Opened, engine: Engine) -> dict[str, Any]:
     """Write one sparse model down, with its numbers."""
-    place = folder_of(folder, pruned.wished)
+    place = folder_of(folder / RAW if pruned.raw else folder, pruned.wished)
     result = {
         "wished": pruned.wished,
         "sparsity": pruned.masks.sparsity,

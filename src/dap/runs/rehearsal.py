@@ -133,6 +133,7 @@ def expect(spec: Spec, costs: Costs) -> Estimate:
             "movement": tuning.steps,
             "fine-tuning": models * tuning.steps,
         }
+        models *= 2 if spec.raw else 1
         evaluated = (1 + models) * both + values["finetuned"] * models * _checks(tuning.resolved()) * costs.held_out
         evaluated += values["prune"].get("steps", 0) // (values.get("watch_every") or math.inf) * both
         moved = values["finetuned"] or spec.method == "movement"

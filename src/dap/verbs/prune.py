@@ -34,6 +34,7 @@ def prune_suite(
     dry_run: bool = False,
     watch_every: int | None = None,
     recalibrated: bool = False,
+    raw: bool = False,
     tensorboard: bool = False,
     json: bool = False,
 ) -> int:
@@ -70,6 +71,7 @@ def prune_suite(
         dry_run: time a few steps, and say how long it will take and what it needs
         watch_every: steps of mask learning between looks at held-out and unseen images, for curves
         recalibrated: estimate the statistics of norm layers again after pruning, on source images; weights stay
+        raw: keep and evaluate the paper's masks of single steps, too, beside the averaged ones
         tensorboard: draw curves in <out>/tensorboard, for tensorboard --logdir
         json: print the result as one JSON object
 
@@ -97,6 +99,7 @@ def prune_suite(
         precision,
         watch_every,
         recalibrated,
+        raw,
     )
     engine = launch(devices, nodes, precision, accelerator)
     if dry_run:
@@ -108,8 +111,10 @@ def prune_suite(
     if json:
         print(dumps(result))
         return 0
-    for name, row in {"dense": result["dense"], **result["sparse"]}.items():
-        shown = f"sparsity {row['sparsity']:.1%}" if "sparsity" in row else name
+    rows = [("dense", result["dense"]), *(("sparsity", row) for row in result["sparse"].values())]
+    rows += [("raw masks,", row) for row in result.get("raw", {}).values()]
+    for name, row in rows:
+        shown = f"{name} {row['sparsity']:.1%}" if "sparsity" in row else name
         shown = f"FLOPs −{1 - row['flops']:.1%}" if "flops" in row else shown
         validation = sum(row["validation"].values()) / len(row["validation"])
         unseen = ", ".join(f"{target} {scores['all']:.1%}" for target, scores in row["targets"].items())
