@@ -210,6 +210,8 @@ def test_raw_masks_beside_averaged_ones(dense, tmp_path):
     assert 0 < pair.overlap < 1
 
     assert identity(spec) != identity(replace(spec, raw=False))
+    with pytest.raises(DapError, match=r"averaged holds a run with no raw: choose another folder"):
+        prune_dense(spec, tmp_path / "averaged")
     wrong = {"method": "taylor"}, {"allocation": "global"}, {"finetuned": True}, {"recalibrated": True}
     for change in (*wrong, {"prune": replace(config, average=0.0)}):
         with pytest.raises(DapError, match="raw masks come beside averaged ones: they need method dap or agnostic"):

@@ -42,6 +42,15 @@ def test_every_method_gives_the_same_kind_of_thing(method):
         assert [pruned.masks.sparsity for pruned in found] == pytest.approx([0.2, 0.5], abs=1e-3)
 
 
+def test_raw_masks_that_were_not_reached_are_cut_from_the_ranking():
+    config = PruneConfig(steps=40, target_sparsity=0.7, average=0.5, stop_at=0.3)
+    found = list(prune(make_model("convolutional"), data(), "dap", [0.2, 0.6], config=config, raw=True))
+    made = [(pruned.wished, pruned.raw, pruned.allocation) for pruned in found]
+    assert made == [("0.2", False, "path"), ("0.2", True, "path"), ("0.6", False, "global"), ("0.6", True, "global")]
+    assert [pruned.masks.sparsity for pruned in found] == pytest.approx([0.2, 0.2, 0.6, 0.6], abs=1e-3)
+    assert found[2].masks != found[3].masks
+
+
 def test_the_control_cuts_nothing_and_trains_on():
     model = make_model("convolutional")
     (found,) = prune(model, data(), "control", config=CONFIG, train=TrainConfig(learning_rate=1e-2))

@@ -49,8 +49,13 @@ def load_state(path: str | Path, kind: str = "") -> tuple[dict[str, Tensor], dic
 
 
 def difference(theirs: Mapping[str, Any], ours: Mapping[str, Any]) -> str:
-    """What the one has and the other has not, as `name=value, …`."""
-    return ", ".join(f"{name}={value!r}" for name, value in theirs.items() if ours.get(name) != value)
+    """What the one has and the other has not, as `name=value, …`; if nothing, `no name` for what only the other has.
+
+    >>> difference({"steps": 5, "seed": 0}, {"steps": 4, "seed": 0}), difference({"seed": 0}, {"seed": 0, "raw": True})
+    ('steps=5', 'no raw')
+    """
+    known = [f"{name}={value!r}" for name, value in theirs.items() if ours.get(name) != value]
+    return ", ".join(known or [f"no {name}" for name in ours if name not in theirs])
 
 
 def checksum(tensor: Tensor) -> int:

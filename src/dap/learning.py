@@ -90,7 +90,8 @@ def learn_masks(
 ) -> MaskPath:
     """Learn masks for `model`, which stays unchanged, from one dataset or iterable of batches per source domain.
 
-    A snapshot is the first hard mask at or past each of `milestones`; one that was not reached is absent. Masks are
+    A snapshot is the first hard mask at or past each of `milestones`; one that was not reached is absent. Where logits
+    are averaged, `path.raw` has the same cuts without averaging. Masks are
     evaluated on `validation` (held-out source images by domain) at every milestone, every `eval_every` steps and at the
     end; `watch`, such as an unseen domain, is evaluated with it and plays no part in what is selected. With
     `checkpoint`, a file, the run is saved every `checkpoint_every` steps, and calling again goes on where it stopped:

@@ -131,8 +131,7 @@ class _Pruning:
             channels = find_channels(self.model, self.data.inputs(device), self.config.include, self.config.exclude)
         scores = self._scores(wishes, channels)
         for wish, cut in cuts.items():
-            passed = None if ":" in wish else scores.passed.get(float(wish))
-            masks = cut(scores) if passed is None else passed
+            masks, made_by = self._cut(scores, wish, cut)
             if channels is None:
                 _warn_if_far(masks, wish)
             sparse = bake(scores.model or self.model, masks)
@@ -140,14 +139,20 @@ class _Pruning:
             if self.recalibrated:
                 device = next(sparse.parameters()).device
                 estimate_norms(sparse, self.data.stream(device), self.data.engine.ranks)
-            made_by = "global" if self.allocation == "path" and passed is None else self.allocation
             moved = self.tune or self.recalibrated or scores.model is not None
             flops = None if channels is None else channels.flops(channels.kept(masks))
             yield Pruned(wish, masks, sparse, made_by, moved, flops=flops)
-            if self.raw and (masks := scores.raw.get(float(wish))) is not None:
-                yield Pruned(wish, masks, bake(self.model, masks), self.allocation, moved, raw=True)
+            if self.raw and scores.raw is not None:
+                masks, made_by = self._cut(scores.raw, wish, cut)
+                yield Pruned(wish, masks, bake(self.model, masks), made_by, moved, raw=True)
             if checkpoint is not None and self.data.engine.first:  # only now is it in the caller's hands
                 checkpoint.unlink(missing_ok=True)
+
+    def _cut(self, scores: Scores, wish: str, cut: Callable[..., Masks]) -> tuple[Masks, str]:
+        """The masks, and the allocation that made them: what mask learning did not reach is cut from its ranking."""
+        passed = None if ":" in wish else scores.passed.get(float(wish))
+        made_by = "global" if self.allocation == "path" and passed is None else self.allocation
+        return cut(scores) if passed is None else passed, made_by
 
     def _scores(self, wishes: Sequence[str], channels: Channels | None) -> Scores:
         criterion: Callable[..., Scores] = CRITERIA[self.method]

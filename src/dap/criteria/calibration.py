@@ -35,7 +35,7 @@ class Scores(dict[str, Tensor]):
     model: nn.Module | None = None
     # Masks that the criterion cut on its way, by sparsity.
     passed: Mapping[float, Masks] = {}
-    raw: Mapping[float, Masks] = {}  # of mask learning that averages its logits: those without averaging
+    raw: "Scores | None" = None  # of mask learning that averages its logits: those without averaging
     # Where whole channels were scored: a score for each.
     by_channel: Tensor | None = None
     channels: Channels | None = None  # those that will be cut, where whole channels are

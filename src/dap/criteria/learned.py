@@ -50,11 +50,13 @@ def dap(
     layout, ranking = path.pruner.layout, path.pruner.ranking()
     if isinstance(layout, GateLayout):
         scores = Scores(layout.expand(ranking))
+        if path.pruner.average is not None:
+            scores.raw = Scores(layout.expand(path.pruner.ranking(raw=True)))
+            scores.raw.passed = path.raw
     else:
         scores = Scores()
         scores.by_channel = ranking
     scores.passed = {milestone: shot.cut for milestone, shot in path.snapshots.items() if shot.cut is not None}
-    scores.raw = path.raw
     return scores
 
 

@@ -42,8 +42,8 @@ def read_overlaps(folder: str | Path, records: Sequence[Record], only: str | Non
 
     @cache
     def masks(run: str, wished: str) -> Masks | None:
-        own = run.split("/")[0] == folder.name
-        file = masks_file((folder.parent if own else folder) / run, wished)
+        name, _, inner = run.partition("/")
+        file = masks_file((folder if name == folder.name else folder / name) / inner, wished)
         return Masks.load(file) if file.is_file() else None
 
     found = []

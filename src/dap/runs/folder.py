@@ -195,7 +195,7 @@ _TEMPORARY = re.compile(r"\.(\w+\.json|[\w.-]+\.safetensors)\.\w{8}")  # as `dap
 
 def _sweep(folder: Path) -> None:
     """Remove what a killed process of this run was writing: only we are in here."""
-    for path in [*folder.glob(".*"), *folder.glob("*/.*")]:
+    for path in [*folder.glob(".*"), *folder.glob("*/.*"), *folder.glob("*/*/.*")]:
         if _TEMPORARY.fullmatch(path.name):
             path.unlink(missing_ok=True)
 

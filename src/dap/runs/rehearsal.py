@@ -315,6 +315,8 @@ def _prune(stage: _Stage, spec: PruneSpec) -> None:
         spec.sparsities and spec.sparsities[:1],
         allocation=spec.allocation,
         finetuned=spec.finetuned,
+        recalibrated=spec.recalibrated,
+        raw=spec.raw,
         config=replace(spec.prune.resolved(channels=spec.allocation in BY_FLOPS), steps=_STEPS),
         train=replace(spec.finetune.over(stage.train), steps=_STEPS, check_every=_STEPS),
         validation=stage.validation,

@@ -112,7 +112,7 @@ def prune_suite(
         print(dumps(result))
         return 0
     rows = [("dense", result["dense"]), *(("sparsity", row) for row in result["sparse"].values())]
-    rows += [("raw masks,", row) for row in result.get("raw", {}).values()]
+    rows += [("raw", row) for row in result.get("raw", {}).values()]
     for name, row in rows:
         shown = f"{name} {row['sparsity']:.1%}" if "sparsity" in row else name
         shown = f"FLOPs −{1 - row['flops']:.1%}" if "flops" in row else shown
