@@ -23,7 +23,7 @@ from dap.bits import pack_bits
 from dap.config import TrainConfig
 from dap.errors import DapError
 from dap.report import Record
-from dap.report.findings import Finding
+from dap.report.findings import Finding, Point
 from dap.runs import TrainSpec, train_dense
 from small_studies import small_suite
 
@@ -126,6 +126,18 @@ def test_claims_are_measured_on_the_same_trials_and_images():
     found = {claim.text: claims.measure(claim) for claim in claims.claims(records, attacked)}
     assert found["under PGD at 2/255, 80 % sparse is 8 points ahead"].mean == pytest.approx(10)
     assert found["under AutoAttack at 2/255, it is ahead, too"].mean == pytest.approx(5)
+
+
+def test_a_dense_model_is_compared_with_its_neighbours():
+    def point(step, unseen, validation, target="a", sparsity=0.0):
+        return Point("PACS", "Dense", (target,), 0, step, sparsity, unseen, validation)
+
+    # The second check is chosen; the last is too far from it.
+    checks = [point(step, unseen, 0.9 if step == 101 else 0.8) for step, unseen in ((1, 0.3), (101, 0.5), (501, 0.4))]
+    others = [point(601, 0.0, 0.7), point(101, 0.9, 0.95, sparsity=0.8), point(1, 0.5, 0.5, target="b")]
+    spread, offset, trials = claims.yardstick([*checks, *others])
+    assert (spread, offset, trials) == (pytest.approx(100 * 0.005**0.5), pytest.approx(-15), 1)
+    assert claims.yardstick(others) is None
 
 
 def test_the_page_of_claims_is_what_the_kept_results_say(tmp_path):
