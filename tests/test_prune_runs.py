@@ -19,6 +19,7 @@ from dap.models import small_resnet
 from dap.report import read_records
 from dap.report.overlaps import read_overlaps
 from dap.runs import PruneSpec, TrainSpec, divide, load_pruned, prune_dense, read_metrics, read_spec, train_dense
+from dap.runs.rehearsal import rehearse
 from dap.specs import ModelSpec, identity
 from small_studies import small_suite
 
@@ -199,8 +200,10 @@ def test_raw_masks_beside_averaged_ones(dense, tmp_path):
 
     content = files[0].read_bytes()
     files[0].unlink()
+    (half := files[0].with_name(".masks.safetensors.abcd1234")).touch()  # of a process that was killed
     assert prune_dense(spec, tmp_path / "both") == both
     assert files[0].read_bytes() == content
+    assert not half.exists()
     records = {(one.run, one.method): one for one in read_records(tmp_path / "both") if one.wished == "0.5"}
     raw = records["both/raw", "DAP, raw masks"]
     assert raw.unseen == both["raw"]["0.5"]["targets"]["rotated"]["all"]
@@ -216,6 +219,8 @@ def test_raw_masks_beside_averaged_ones(dense, tmp_path):
     for change in (*wrong, {"prune": replace(config, average=0.0)}):
         with pytest.raises(DapError, match="raw masks come beside averaged ones: they need method dap or agnostic"):
             prune_dense(replace(spec, **change), tmp_path / "wrong")
+    with pytest.raises(DapError, match="raw masks come beside averaged ones"):
+        rehearse(replace(spec, method="taylor"))
     assert not (tmp_path / "wrong").exists()
 
 

@@ -54,6 +54,9 @@ def test_the_sum_is_right_for_pruning():
     learnt = expect(PruneSpec(DENSE, prune=PruneConfig(steps=200)), replace(COSTS, step={"mask learning": 3.0}))
     assert learnt.seconds["mask learning"] == 600.0
     assert learnt.disk == 1000 + 5 * 10
+    both = expect(PruneSpec(DENSE, prune=PruneConfig(steps=200), raw=True), replace(COSTS, step={"mask learning": 3.0}))
+    assert both.seconds["evaluation"] == pytest.approx((1 + 2 * 5) * 1.5)
+    assert both.disk == 1000 + 2 * 5 * 10
     looked = replace(COSTS, step={})
     assert expect(EvaluateSpec(spec), looked).seconds["evaluation"] == pytest.approx(4.5)  # dense, too
     alone = EvaluateSpec(spec, ("0.8",), with_dense=False)
