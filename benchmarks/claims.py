@@ -134,7 +134,7 @@ def verdict(claim: Claim, over_all: Difference, first: Difference | None) -> str
     means = [found.mean >= claim.least for found in known]
     word = "holds" if all(means) else "holds partly" if any(means) else "does not hold here"
     intervals = [(found.low, found.high) for found in known if found.low is not None and found.high is not None]
-    if len(intervals) < len(known):
+    if over_all.seeds < 2 or len(intervals) < len(known):
         return f"{word}, in one trial"
     return f"{word}, within the noise" if any(low < claim.least <= high for low, high in intervals) else word
 
