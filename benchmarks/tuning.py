@@ -4,8 +4,9 @@
 
 Learns masks for the dense model of a run and prints its accuracy on the sources' validation at each sparsity, of the
 exact cuts of averaged logits that `dap prune` takes, with the losses of the relaxed and the hard network on a batch,
-and the least that a layer keeps. Any field of PruneConfig can be changed with --set name=value. The last line is one
-JSON object, which `--out` appends to a file.
+and the least that a layer keeps. With --without a source takes no part in mask learning: its own held-out images tell
+what masks do to a domain that they were not learnt on, and still no unseen image is looked at. Any field of PruneConfig
+can be changed with --set name=value. The last line is one JSON object, which `--out` appends to a file.
 """
 
 import argparse
@@ -39,6 +40,7 @@ def main() -> None:
     parser.add_argument("run", help="the folder of a dense training")
     parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="a field of PruneConfig")
     parser.add_argument("--channels", action="store_true", help="learn whole channels, cut to shares of the FLOPs")
+    parser.add_argument("--without", metavar="DOMAIN", help="learn masks without this source, then look at it")
     parser.add_argument("--recalibrated", action="store_true", help="also with norm statistics estimated again")
     parser.add_argument("--pgd", type=int, metavar="N", help="also under PGD at 2/255, on N images of each source")
     parser.add_argument("--threads", type=int, default=1)
@@ -51,23 +53,30 @@ def main() -> None:
         name: json.loads(value) for name, value in (pair.split("=", 1) for pair in args.set)
     }
 
+    train, held_out = dict(opened.sources.train), dict(opened.sources.held_out)
+    if args.without is not None and args.without not in train:
+        parser.error(f"--without {args.without}: the sources are {', '.join(train)}")
+    train.pop(args.without, None)
+    left_out = held_out.pop(args.without, None)
+
     def mean_accuracy(model: nn.Module) -> float:
-        found = [accuracy(model, data) for data in opened.sources.held_out.values()]
+        found = [accuracy(model, data) for data in held_out.values()]
         return round(100 * sum(found) / len(found), 2)
 
     def withstood(model: nn.Module) -> float:
         pixels = {"model": InPixels(model, opened.card.mean, opened.card.std)}
-        held_out = opened.sources.held_out.values()
-        found = [under_attack(pixels, data, PGD, images=args.pgd)["model"].accuracy for data in held_out]
+        found = [under_attack(pixels, data, PGD, images=args.pgd)["model"].accuracy for data in held_out.values()]
         return round(100 * sum(found) / len(found), 2)
 
     def validation(model: nn.Module) -> dict[str, float]:
         row = {"validation": mean_accuracy(model)}
+        if left_out is not None:
+            row["left out"] = round(100 * accuracy(model, left_out), 2)
         if args.pgd:
             row["under PGD"] = withstood(model)
         if args.recalibrated:
             model = copy.deepcopy(model)
-            estimate_norms(model, Calibration(opened.sources.train, batch_size=args.batch_size).stream(CPU))
+            estimate_norms(model, Calibration(train, batch_size=args.batch_size).stream(CPU))
             row["recalibrated"] = mean_accuracy(model)
         return row
 
@@ -76,7 +85,7 @@ def main() -> None:
     config = dap.PruneConfig.from_dict(settings)
     path = dap.learn_masks(
         opened.model,
-        opened.sources.train,
+        train,
         config,
         objective=opened.objective,
         milestones=FLOPS if args.channels else SPARSITIES,
@@ -94,7 +103,8 @@ def main() -> None:
         }
     for name, row in rows.items():
         print(f"{name:>5}  " + "  ".join(f"{key} {value}" for key, value in row.items()))
-    line = json.dumps({"targets": list(opened.sources.targets), "settings": settings, "seconds": seconds, "rows": rows})
+    facts = {"targets": list(opened.sources.targets), "without": args.without, "settings": settings, "seconds": seconds}
+    line = json.dumps(facts | {"rows": rows})
     if args.out is not None:
         with args.out.open("a") as file:
             file.write(line + "\n")

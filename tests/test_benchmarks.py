@@ -13,6 +13,7 @@ import baselines
 import claims
 import corruptions
 import cost
+import dap
 import files
 import latency
 import pages
@@ -22,9 +23,12 @@ import tuning
 from dap.bits import pack_bits
 from dap.config import TrainConfig
 from dap.errors import DapError
+from dap.evaluation import accuracy
 from dap.report import Record
 from dap.report.findings import Finding, Point
 from dap.runs import TrainSpec, train_dense
+from dap.runs.opening import open_dense
+from dap.specs import PruneSpec
 from small_studies import small_suite
 
 
@@ -206,6 +210,25 @@ def test_options_are_compared_on_the_sources_alone(dense, monkeypatch, capsys, t
     assert set(found["rows"]["dense"]) == {"validation", "under PGD", "recalibrated"}
     assert {"0.2", "0.8"} < set(found["rows"])
     assert all(0 <= row["under PGD"] <= 100 for row in found["rows"].values())
+
+
+def test_masks_are_tried_on_a_source_they_were_not_learnt_on(dense, monkeypatch, capsys):
+    learnt_on = []
+    learn_masks = dap.learn_masks
+    monkeypatch.setattr(
+        dap, "learn_masks", lambda *args, **options: learnt_on.append(set(args[1])) or learn_masks(*args, **options)
+    )
+    arguments = ["--set", "steps=10", "--batch-size", 4]
+    found = last_line(tuning, [dense, *arguments, "--without", "textured"], monkeypatch, capsys)
+    assert (found["without"], learnt_on) == ("textured", [{"outline", "plain"}])
+    opened = open_dense(PruneSpec(str(dense)), Path(dense))
+    mine = {name: 100 * accuracy(opened.model, data) for name, data in opened.sources.held_out.items()}
+    assert found["rows"]["dense"]["left out"] == pytest.approx(mine["textured"], abs=0.01)
+    assert found["rows"]["dense"]["validation"] == pytest.approx((mine["outline"] + mine["plain"]) / 2, abs=0.01)
+    assert "left out" in found["rows"]["0.2"]
+    with pytest.raises(SystemExit):
+        last_line(tuning, [dense, "--without", "rotated"], monkeypatch, capsys)
+    assert "the sources are outline, plain, textured" in capsys.readouterr().err
 
 
 @pytest.mark.slow
