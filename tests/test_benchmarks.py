@@ -103,6 +103,7 @@ def test_claims_are_measured_on_the_same_trials_and_images():
     records = [record("Dense", None, no, target, seed) for target, seed in (("a", 0), ("b", 0), ("a", 1))]
     records += [record("DAP", "0.8", yes, "a", 0), record("DAP", "0.8", no, "a", 1)]
     records += [record("DAP, raw masks", "0.8", no, "a", 0), record("Magnitude", "0.8", [False] * 4, "a", 0)]
+    records += [record("Movement (weights move)", "0.8", no, "a", 0)]
     found = {claim.text: claims.measure(claim) for claim in claims.claims(records, [])}
     kept = found["at 80 %, DAP keeps the dense accuracy"]
     assert kept is not None
@@ -115,6 +116,7 @@ def test_claims_are_measured_on_the_same_trials_and_images():
     beaten = next(claim for claim in claims.claims(records, []) if "magnitude" in claim.text)
     assert claims.verdict(beaten, claims.measure(beaten), None) == "holds, in one trial"
     assert found["at 80 %, averaged masks beat raw ones (ours)"].mean == 25
+    assert found["at 80 %, DAP beats movement, whose weights move"].mean == 25
     assert found["at 90 %, raw masks keep 98 % of it"] is None
     about = [
         ("Dense", None, "pgd", 0.2),
