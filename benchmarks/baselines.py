@@ -50,7 +50,8 @@ def run(out: Path, target: str, seed: int) -> dict[str, dict]:
     if not (folder / "dense" / "result.json").exists():
         train_dense(spec, folder / "dense")
     # The preset of its time.
-    earlier = {"target_sparsity": 0.95, "alpha": 1.0, "beta": 0.92, "f_update": 5, "paced": PacedSchedule(curve=1.0)}
+    straight = PacedSchedule(start=1.0, curve=1.0)
+    earlier = {"target_sparsity": 0.95, "alpha": 1.0, "beta": 0.92, "f_update": 5, "paced": straight}
     mask_learning = PruneConfig(steps=STEPS["masks"], seed=seed, **earlier)
     results = {}
     for name in sorted(ORDER):

@@ -30,7 +30,7 @@ train:
 prune:
   method: dap
   sparsities: [0.8]
-  prune: {{steps: 500, target_sparsity: 0.95, alpha: 1, beta: 0.92, f_update: 5, paced: {{curve: 1}}}}
+  prune: {{steps: 500, target_sparsity: 0.95, alpha: 1, beta: 0.92, f_update: 5, paced: {{start: 1, curve: 1}}}}
 evaluate: {{attacks: [fgsm, pgd], corruptions: true, images: {images}}}
 """
 MODELS = {"dense": "Dense", "0.8": "DAP, 80 %"}

@@ -27,8 +27,9 @@ from dap.evaluation import accuracy
 from dap.report import Record
 from dap.report.findings import Finding, Point
 from dap.runs import TrainSpec, train_dense
+from dap.runs.folder import read_spec
 from dap.runs.opening import open_dense
-from dap.specs import PruneSpec
+from dap.specs import PruneSpec, folder_name
 from small_studies import small_suite
 
 
@@ -152,6 +153,14 @@ def test_the_page_of_claims_is_what_the_kept_results_say(tmp_path):
     page = shutil.copy(results / "pacs-claims.md", tmp_path / "page.md")
     assert pages.fill(page, tmp_path) == (["claims"], [])
     assert page.read_text() == (results / "pacs-claims.md").read_text()
+
+
+def test_kept_results_are_what_their_specs_ask_for():
+    """A preset or an option that changes must not turn a kept run into another one: its spec still has its id."""
+    kept = [file.parent for file in (Path(__file__).parents[1] / "docs" / "results").rglob("spec.json")]
+    assert kept
+    for folder in kept:
+        assert folder_name(read_spec(folder)) == folder.name
 
 
 def test_pages_are_filled_from_the_files_of_a_report(tmp_path):

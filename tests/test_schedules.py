@@ -42,14 +42,14 @@ def test_paper_coefficient_is_clamped_but_its_average_is_not():
 
 
 def test_paced_path():
-    coefficient = PacedCoefficient(PacedSchedule(share=0.9, curve=1.0), 0.05, 0.95, steps=100)
+    coefficient = PacedCoefficient(PacedSchedule(share=0.9, start=1.0, curve=1.0), 0.05, 0.95, steps=100)
     assert coefficient.target(0) == pytest.approx(0.05)
     assert coefficient.target(45) == pytest.approx(0.5)
     assert coefficient.target(90) == coefficient.target(100) == pytest.approx(0.95)
 
 
 def test_a_curved_path_slows_down_near_the_target():
-    coefficient = PacedCoefficient(PacedSchedule(share=0.9, curve=2.0), 0.05, 0.95, steps=100)
+    coefficient = PacedCoefficient(PacedSchedule(share=0.9, start=1.0, curve=2.0), 0.05, 0.95, steps=100)
     assert coefficient.target(45) == pytest.approx(0.95 - 0.9 * 0.25)
     path = [coefficient.target(step) for step in range(101)]
     gains = [b - a for a, b in pairwise(path)]
@@ -57,22 +57,35 @@ def test_a_curved_path_slows_down_near_the_target():
     assert path[90] == path[100] == pytest.approx(0.95)
 
 
+def test_a_path_that_starts_slowly_ends_as_slowly_as_one_that_does_not():
+    coefficient = PacedCoefficient(PacedSchedule(share=0.9, start=2.0, curve=2.5), 0.05, 0.95, steps=100)
+    assert coefficient.target(0) == pytest.approx(0.05)
+    assert coefficient.target(45) == pytest.approx(0.95 - 0.9 * 0.75**2.5)
+    path = [coefficient.target(step) for step in range(91)]
+    gains = [b - a for a, b in pairwise(path)]
+    fastest = gains.index(max(gains))
+    assert 0 < fastest < 60
+    assert gains[:fastest] == sorted(gains[:fastest])
+    assert gains[fastest:] == sorted(gains[fastest:], reverse=True)
+    assert path[90] == coefficient.target(100) == pytest.approx(0.95)
+
+
 @given(st.floats(1e-9, 1), st.floats(1e-12, 1e-2))
 def test_paced_balances_the_mean_gradients_at_its_tolerance(task_gradient, slope):
-    coefficient = PacedCoefficient(PacedSchedule(tolerance=0.02, curve=1.0), 0.05, 0.95, steps=100)
+    coefficient = PacedCoefficient(PacedSchedule(tolerance=0.02, start=1.0, curve=1.0), 0.05, 0.95, steps=100)
     value = coefficient(seen(task_gradient=task_gradient, slope=slope))
     assert value * 2 * 0.02 * slope == pytest.approx(task_gradient)
 
 
 def test_paced_smooths_the_task_gradient():
-    coefficient = PacedCoefficient(PacedSchedule(smoothing=0.9, curve=1.0), 0.05, 0.95, steps=100)
+    coefficient = PacedCoefficient(PacedSchedule(smoothing=0.9, start=1.0, curve=1.0), 0.05, 0.95, steps=100)
     coefficient(seen(task_gradient=1.0))
     coefficient(seen(task_gradient=2.0))
     assert coefficient.state == pytest.approx(1.1)
 
 
 def test_paced_goes_on_where_the_task_has_no_gradient():
-    assert PacedCoefficient(PacedSchedule(curve=1.0), 0.05, 0.95, 100)(seen(task_gradient=0.0)) > 0
+    assert PacedCoefficient(PacedSchedule(start=1.0, curve=1.0), 0.05, 0.95, 100)(seen(task_gradient=0.0)) > 0
 
 
 def test_configuration_chooses():

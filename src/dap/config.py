@@ -20,6 +20,7 @@ def _paper_preset(steps: int | None) -> dict[str, Any]:
         "f_start": 0,
         "f_update": 30,
         "average": 0.0,
+        "start": 1.0,
         "curve": 1.0,
     }
 
@@ -38,7 +39,8 @@ def _paced_preset(steps: int | None) -> dict[str, Any]:
         "f_start": 0,
         "f_update": max(1, steps // 250),
         "average": max(0.0, 1 - 25 / steps),  # over a twenty-fifth of the run
-        "curve": 1.5,
+        "start": 2.0,
+        "curve": 2.5,
     }
 
 
@@ -58,6 +60,7 @@ def _of_channels(preset: dict[str, Any]) -> dict[str, Any]:
         "alpha": 1.0,
         "beta": 0.92,
         "f_update": max(1, preset["steps"] // 100),
+        "start": 1.0,
         "curve": 1.0,
     }
     return preset | changes
@@ -91,7 +94,9 @@ class PacedSchedule:
     """Ours: the sparsity follows a path that is set by the number of steps."""
 
     share: float = 0.9  # of the steps, after which the path has reached the target
-    curve: float = UNSET  # 1: a straight path; above, fast at first and slow near the target, where weights are dear
+    # The path is 1 − (1 − x^start)^curve of the way at a share x of its steps: both 1 make it straight.
+    start: float = UNSET  # above 1, slow at first, while logits that began equal are told apart
+    curve: float = UNSET  # above 1, slow near the target, where weights are dear
     tolerance: float = 0.02  # a deviation from the path that weighs as much as the mean task gradient
     smoothing: float = 0.9  # of the mean task gradient
 
@@ -159,8 +164,8 @@ class PruneConfig:
         preset = PRESETS[self.coefficient](self.steps)
         preset = _of_channels(preset) if channels and self.coefficient == "paced" else preset
         values = {name: preset.get(name) if value is None else value for name, value in values.items()}
-        if self.paced.curve is UNSET:
-            values["paced"] = replace(self.paced, curve=preset["curve"])
+        unset = [name for name in ("start", "curve") if getattr(self.paced, name) is UNSET]
+        values["paced"] = replace(self.paced, **{name: preset[name] for name in unset})
         config = replace(self, **values)
         config._check()
         return config
@@ -182,7 +187,7 @@ class PruneConfig:
                 raise DapError(f"{name} is {getattr(self, name)}; it must be above 0")
         if not isinstance(self.f_start, int) or self.f_start < 0:
             raise DapError(f"f_start is {self.f_start}; it must be a whole number of at least 0")
-        for name in ("share", "tolerance", "curve"):
+        for name in ("share", "tolerance", "start", "curve"):
             if not getattr(self.paced, name) > 0:
                 raise DapError(f"paced.{name} is {getattr(self.paced, name)}; it must be above 0")
         for name in ("include", "exclude"):

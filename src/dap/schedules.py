@@ -61,7 +61,8 @@ class PacedCoefficient:
 
     def target(self, step: int) -> float:
         """The path: from the initial sparsity to the final one over the first `share` of the steps."""
-        ahead = max(0.0, 1 - step / (self.schedule.share * self.steps)) ** self.schedule.curve
+        along = min(1.0, step / (self.schedule.share * self.steps))
+        ahead = (1 - along**self.schedule.start) ** self.schedule.curve
         return self.target_sparsity - (self.target_sparsity - self.initial) * ahead
 
     def __call__(self, seen: Observation) -> float:

@@ -113,6 +113,8 @@ class PruneSpec:
             values["sparsities"] = method.sparsities(allocation)
         if self.method == "agnostic":
             values["prune"]["alpha"] = 0.0
+        if config.paced.start == 1:  # an option that came later
+            del values["prune"]["paced"]["start"]
         if not method.learns:
             values["prune"] = {key: values["prune"][key] for key in ("include", "exclude", "batch_size", "seed")}
         if self.watch_every is None or not method.learns:
