@@ -54,10 +54,12 @@ def main() -> None:
     }
 
     train, held_out = dict(opened.sources.train), dict(opened.sources.held_out)
-    if args.without is not None and args.without not in train:
-        parser.error(f"--without {args.without}: the sources are {', '.join(train)}")
-    train.pop(args.without, None)
-    left_out = held_out.pop(args.without, None)
+    left_out = None
+    if args.without is not None:
+        if args.without not in train:
+            parser.error(f"--without {args.without}: the sources are {', '.join(train)}")
+        del train[args.without]
+        left_out = held_out.pop(args.without)
 
     def mean_accuracy(model: nn.Module) -> float:
         found = [accuracy(model, data) for data in held_out.values()]
