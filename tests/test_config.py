@@ -65,6 +65,7 @@ def test_paper_configurations():
         ({"p_init": 0.0}, "p_init is 0.0"),
         ({"f_start": -1}, "f_start is -1"),
         ({"paced": PacedSchedule(share=0)}, "paced.share is 0"),
+        ({"paced": PacedSchedule(start=0)}, "paced.start is 0"),
         ({"include": "layer.*"}, "include is a list of patterns"),
     ],
 )
