@@ -93,6 +93,25 @@ def test_kinds_of_evaluations_are_chosen_apart(study, records, findings, tmp_pat
     assert 0 < len(again.robustness) < len(findings.robustness)
 
 
+def test_an_evaluation_of_some_unseen_domains_waits_for_these_alone(study, findings, tmp_path):
+    (targets,) = {finding.targets for finding in findings.robustness}
+    assert {finding.expected for finding in findings.robustness} == {(targets,)}
+    shutil.copytree(study.folder, tmp_path / "runs")
+    kept = tmp_path / "runs" / "study.yaml"
+    more = kept.read_text().replace(f"target: {targets[0]}", f"target: [{targets[0]}, b]")
+    kept.write_text(more)
+    both = tuple(sorted([targets, ("b",)]))
+    assert {finding.expected for finding in _read_findings(tmp_path / "runs")} == {both}
+    without = more.partition("evaluate:")[0]
+    kept.write_text(without)
+    assert {record.expected for record in read_records(tmp_path / "runs")} == {both}
+    assert {finding.expected for finding in _read_findings(tmp_path / "runs")} == {()}
+
+
+def _read_findings(folder):
+    return read_findings(folder, read_records(folder)).robustness
+
+
 def test_a_point_is_what_the_run_saw(study, records, findings):
     dense = next(one for one in records if one.series == "Dense")
     result = json.loads((study.folder / dense.run / "result.json").read_text())

@@ -1,15 +1,15 @@
 """What evaluations found beside accuracy: attacks, corruptions, logits and layers; and curves over the steps."""
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import inf, isfinite
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from dap.report.records import Record, run_places
+from dap.report.records import Record, run_places, study_runs
 from dap.runs.folder import METRICS, RESULT, SPEC, intact, read_json, read_metrics, read_spec
 from dap.runs.opening import place_of
 from dap.specs import EvaluateSpec, PruneSpec, TrainSpec, folder_name
@@ -33,7 +33,7 @@ class Finding:
     dense: str
     wished: str | None
     images: str = ""  # how many of them
-    expected: tuple[tuple[str, ...], ...] = ()  # see `Record`
+    expected: tuple[tuple[str, ...], ...] = ()  # as in `Record`, of evaluations of this kind
     right: Mapping[str, str] = field(default_factory=dict)  # by domain, which images: see `dap.bits`
 
 
@@ -80,10 +80,12 @@ def read_findings(folder: str | Path, records: Sequence[Record]) -> Findings:
                 run = place_of(spec.run, place).name if isinstance(spec.run, str) else folder_name(spec.run)
                 evaluations.append(_Evaluation(place, run, spec))
     found = Findings([], [], [])
-    for kind in SETTINGS:
+    studied = list(study_runs(folder))
+    for kind, settings in SETTINGS.items():
+        asked = {dense.targets for spec, dense in studied if isinstance(spec, EvaluateSpec) and settings(spec)}
         for one in _alike(evaluations, kind):
             with intact(one.place / RESULT):
-                found.robustness.extend(_robustness(one, kind, records))
+                found.robustness.extend(_robustness(one, kind, records, asked))
     for one in evaluations:
         pruned = next((record for record in records if record.run == one.run and record.wished), None)
         with intact(one.place / RESULT):
@@ -128,7 +130,9 @@ def _alike(evaluations: Sequence[_Evaluation], kind: str) -> list[_Evaluation]:
     return max(groups.values(), key=lambda group: (len(group), group[0].spec.images or inf), default=[])
 
 
-def _robustness(one: _Evaluation, kind: str, records: Sequence[Record]) -> Iterator[Finding]:
+def _robustness(
+    one: _Evaluation, kind: str, records: Sequence[Record], asked: Collection[tuple[str, ...]]
+) -> Iterator[Finding]:
     ours = [record for record in records if record.run == one.run]
     for name, row in one.result["models"].items():
         if name == "dense":  # of a training, or that of a pruning
@@ -137,7 +141,8 @@ def _robustness(one: _Evaluation, kind: str, records: Sequence[Record]) -> Itera
             known = (record for record in ours if record.series != record.dense)
             record = next((record for record in known if record.wished in (name, None)), None)  # None: the control
         if record is not None:
-            yield from _of_kind(kind, record, row, _how_many(one.spec))
+            expected = tuple(targets for targets in record.expected if targets in asked)
+            yield from _of_kind(kind, replace(record, expected=expected), row, _how_many(one.spec))
 
 
 def _is_dense_of(dense: Record, model: Record) -> bool:

@@ -14,7 +14,7 @@ from dap.report.series import DENSE, name_series
 from dap.runs.folder import RESULT, SPEC, intact, read_json, read_spec
 from dap.runs.opening import place_of
 from dap.runs.pruning import RAW
-from dap.specs import BestSpec, ModelSpec, PruneSpec, TrainSpec, folder_name
+from dap.specs import BestSpec, EvaluateSpec, ModelSpec, PruneSpec, Spec, TrainSpec, folder_name
 from dap.studies import read_study
 from dap.studies.study import FILE
 
@@ -87,12 +87,21 @@ def _suite_titles(suites: Collection[str]) -> dict[str, str]:
 def _expected(folder: Path) -> dict[str, set[tuple[str, ...]]]:
     """By suite, the unseen domains of all runs of a study."""
     found: dict[str, set[tuple[str, ...]]] = defaultdict(set)
+    for _, dense in study_runs(folder):
+        found[dense.suite].add(dense.targets)
+    return found
+
+
+def study_runs(folder: Path) -> Iterator[tuple[Spec, TrainSpec | ModelSpec]]:
+    """Of a study, every run, done or not, and the dense model that it is about."""
     if (folder / FILE).is_file():
         for spec in read_study(folder / FILE, folder).runs.values():
-            dense = spec.dense if isinstance(spec, PruneSpec) else spec
+            run = spec.run if isinstance(spec, EvaluateSpec) else spec
+            dense = run.dense if isinstance(run, PruneSpec) else run
+            if isinstance(dense, BestSpec):
+                dense = dense.candidates[0]
             if isinstance(dense, TrainSpec | ModelSpec):
-                found[dense.suite].add(dense.targets)
-    return found
+                yield spec, dense
 
 
 def run_places(folder: Path) -> list[Path]:
