@@ -94,45 +94,64 @@ def test_a_sparse_file_of_resnet_50_is_as_small_as_promised():
 
 
 def test_claims_are_measured_on_the_same_trials_and_images():
-    def record(method, wished, right, target, seed):
+    def record(method, wished, right, target, seed, validation=0.5):
         bits, share = pack_bits(torch.tensor(right)), sum(right) / len(right)
         options = {"dense.objective": "erm"}
-        about = ("run", method, options, "PACS", (target,), seed, wished, 0.0, 0.5, share)
+        about = ("run", method, options, "PACS", (target,), seed, wished, 0.0, validation, share)
         return Record(*about, series=method, dense="Dense", right={target: bits})
 
     yes, no = [True] * 3 + [False], [True] * 2 + [False] * 2
     records = [record("Dense", None, no, target, seed) for target, seed in (("a", 0), ("b", 0), ("a", 1))]
-    records += [record("DAP", "0.8", yes, "a", 0), record("DAP", "0.8", no, "a", 1)]
+    records += [record("DAP", "0.8", yes, "a", 0, 0.6), record("DAP", "0.8", no, "a", 1)]
     records += [record("DAP, raw masks", "0.8", no, "a", 0), record("Magnitude", "0.8", [False] * 4, "a", 0)]
     records += [record("Movement (weights move)", "0.8", no, "a", 0)]
-    found = {claim.text: claims.measure(claim) for claim in claims.claims(records, [])}
-    kept = found["at 80 %, DAP keeps the dense accuracy"]
+    asked = {claim.text: claim for claim in claims.claims(records, [])}
+    found = {text: claims.measure(claim) for text, claim in asked.items()}
+    claim = asked["at 80 %, too"]
+    kept = claims.measure(claim)
     assert kept is not None
     assert (kept.mean, kept.seeds) == (12.5, 2)  # b has no DAP
     assert kept.low <= 0 < 12.5 < kept.high
-    first = claims.measure(claims.claims(records, [])[0], first_seed=True)
+    assert claims.on_sources(claim) == pytest.approx(5)
+    assert claims.on_sources(asked["at 80 %, DAP keeps 98 % of the dense accuracy"]) == pytest.approx(6)
+    first = claims.measure(claim, first_seed=True)
     assert first is not None
     assert (first.mean, first.seeds) == (25, 1)
-    assert claims.verdict(replace(claims.claims(records, [])[0], least=5), kept, first) == "holds, within the noise"
-    beaten = next(claim for claim in claims.claims(records, []) if "magnitude" in claim.text)
-    assert claims.verdict(beaten, claims.measure(beaten), None) == "holds, in one trial"
-    assert found["at 80 %, averaged masks beat raw ones (ours)"].mean == 25
+    words = [claims.verdict(replace(claim, least=least), kept) for least in (kept.low, 5, 13, kept.high + 1)]
+    assert words == [
+        "holds",
+        "holds partly: on average; open",
+        "does not hold on average; open",
+        "does not hold here",
+    ]
+    beaten = asked["at 80 %, DAP beats magnitude by 20 points"]
+    assert claims.verdict(beaten, claims.measure(beaten)) == "open: one trial"
+    assert found["at 80 %, averaged masks beat raw ones"].mean == 25
     assert found["at 80 %, DAP beats movement, whose weights move"].mean == 25
     assert found["at 90 %, raw masks keep 98 % of it"] is None
-    about = [
-        ("Dense", None, "pgd", 0.2),
-        ("DAP", "0.8", "pgd", 0.3),
-        ("Dense", None, "auto", 0.1),
-        ("DAP", "0.8", "auto", 0.15),
-    ]
+    assert claims.on_sources(asked["at 90 %, raw masks keep 98 % of it"]) is None
+    right = {  # under an attack: in all, the first two are seen by AutoAttack
+        ("Dense", None, "pgd"): [True, True, True, False],
+        ("DAP", "0.8", "pgd"): [False, True, True, True],
+        ("Dense", None, "auto"): [True, False],
+        ("DAP", "0.8", "auto"): [False, True],
+    }
     attacked = [
-        Finding(kind, case, "3", True, accuracy, "PACS", ("a",), 0, method, "Dense", wished)
-        for method, wished, case, accuracy in about
-        for kind in ["autoattack" if case == "auto" else "attacks"]
-    ]
-    found = {claim.text: claims.measure(claim) for claim in claims.claims(records, attacked)}
-    assert found["under PGD at 2/255, 80 % sparse is 8 points ahead"].mean == pytest.approx(10)
-    assert found["under AutoAttack at 2/255, it is ahead, too"].mean == pytest.approx(5)
+        Finding(
+            "autoattack" if case == "auto" else "attacks", case, "3", unseen, accuracy, "PACS", ("a",), 0, method,
+            "Dense", wished, right={"a" if unseen else "b": pack_bits(torch.tensor(images))},
+        )
+        for (method, wished, case), images in right.items()
+        for unseen, accuracy in ((True, sum(images) / 4), (False, 0.3 if wished else 0.2))
+    ]  # fmt: skip
+    asked = {claim.text: claim for claim in claims.claims(records, attacked)}
+    assert claims.measure(asked["under PGD at 2/255, 80 % sparse is 8 points ahead"]).mean == pytest.approx(0)
+    assert claims.on_sources(asked["under PGD at 2/255, 80 % sparse is 8 points ahead"]) == pytest.approx(10)
+    assert claims.measure(asked["under AutoAttack at 2/255, it is ahead, too"]).mean == pytest.approx(0)
+    unseen, sources = claims.survivors(records, attacked)
+    assert "of 2 unseen images the dense model has 2 right under PGD and 1 under AutoAttack" in unseen
+    assert "the sparse one 1 and 1" in unseen
+    assert "of 2 source images" in sources
 
 
 def test_a_dense_model_is_compared_with_its_neighbours():
