@@ -19,10 +19,10 @@ TABLE = Table(
     (Column("method"), Column("accuracy", "a_b", marked=True), Column("Δ", "a_b")),
     (
         Row(("one | two", Mean(0.5, 0.01, 3), Difference(0.1, -0.05, 0.2, 3))),
-        Row(("three", Mean(0.7, None, 1), None)),
-        Row(("four", Mean(0.70001, None, 1), "—")),
+        Row(("three", Mean(0.7, 0.02, 3), None)),
+        Row(("four", Mean(0.70001, 0.02, 3), "—")),
         Row(("five", None, None)),
-        Row(("six", Mean(0.1, None, 1), None)),
+        Row(("six", Mean(0.9, None, 1), None)),
     ),
 )
 
@@ -32,10 +32,10 @@ def test_markdown():
         "| method | a_b: accuracy | a_b: Δ |",
         "|---|---|---|",
         "| one \\| two | <u>50.0 ± 1.0</u> | +10.0 [−5.0, +20.0] |",
-        "| three | **70.0** | – |",
-        "| four | **70.0** | — |",  # it looks the same
+        "| three | **70.0 ± 2.0** | – |",
+        "| four | **70.0 ± 2.0** | — |",  # it looks the same
         "| five | – | – |",
-        "| six | 10.0 | – |",
+        "| six | 90.0 | – |",  # of fewer seeds
     ]
 
 
@@ -58,7 +58,7 @@ def test_latex():
     assert r" & \multicolumn{2}{c}{a\_b} \\" in text
     assert r"\cmidrule(lr){2-3}" in text
     assert r"one | two & \underline{50.0 $\pm$ 1.0} & +10.0 [$-$5.0, +20.0] \\" in text
-    assert text.count(r"\textbf{70.0}") == 2
+    assert text.count(r"\textbf{70.0 $\pm$ 2.0}") == 2
     assert text.isascii()
 
 

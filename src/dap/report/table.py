@@ -35,14 +35,16 @@ class Table:
     rows: tuple[Row, ...]
 
     def marks(self) -> dict[tuple[int, int], int]:
-        """1 for the best of a column, 2 for the second best, by row and column. What looks equal is equal."""
+        """1 for the best of a column, 2 for the second best, by row and column. What looks equal is equal.
+
+        Among those with the most seeds: a mean over fewer, which may be easier ones, is neither better nor worse.
+        """
         found = {}
         for place, column in enumerate(self.columns):
-            shown = {
-                number: round(100 * value.mean, 1)
-                for number, row in enumerate(self.rows)
-                if isinstance(value := row.cells[place], Mean)
-            }
+            cells = {number: row.cells[place] for number, row in enumerate(self.rows)}
+            means = {number: value for number, value in cells.items() if isinstance(value, Mean)}
+            most = max((mean.seeds for mean in means.values()), default=0)
+            shown = {number: round(100 * mean.mean, 1) for number, mean in means.items() if mean.seeds == most}
             if column.marked and len(set(shown.values())) > 1:
                 best = sorted(set(shown.values()), reverse=True)[:2]
                 found |= {(number, place): 1 + best.index(value) for number, value in shown.items() if value in best}
