@@ -241,6 +241,8 @@ def test_a_study_with_failures(tmp_path: Path, monkeypatch, capsys: pytest.Captu
     assert states == ["done", "done", "failed", "waiting"]
     again = json.loads(call("run", "study.yaml", "--json", code=1))  # what failed stays failed
     assert list(again["states"].values()) == states
+    next(tmp_path.glob("runs/tiny/prune-*/result.json")).unlink()
+    assert "seed 0 (2 of 4" in call("run", "study.yaml", "--workers", "1", code=1)  # nor does it count as done
     assert call("retry", "study.yaml", "--dry-run", "--shard", "1/2").startswith("0 runs are left to do")
     (tmp_path / "study.yaml").write_text(STUDY.format(target="[plain, rotated]"))
     call("retry", "study.yaml", "--shard", "2/2")

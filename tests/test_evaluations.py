@@ -201,6 +201,30 @@ def test_interpretation_of_a_method_that_learns_no_masks(study, tmp_path):
     assert found["pictures"] == ["image", "dense", "0.5"]
 
 
+@pytest.mark.parametrize("method", ["magnitude", "dap"])
+def test_interpretation_of_whole_channels(method, study, tmp_path, capsys):
+    config = PruneConfig(steps=8, batch_size=8)
+    spec = PruneSpec(str(study / "dense"), method, (0.3,), allocation="flops", prune=config)
+    prune_dense(spec, tmp_path / "channels")
+    assert main(["evaluate", str(tmp_path / "channels"), "--interpret"]) == 0
+    (place,) = (tmp_path / "channels").glob("evaluation-*")
+    found = json.loads((place / "result.json").read_text())["interpretation"]
+    assert "logits" not in found  # one for a channel is not one for a weight
+    layers = {row["layer"]: row["sparsity"] for row in found["by_sparsity"]["0.3"]["layers"]}
+    assert all(name.endswith("weight") and "bn" not in name for name in layers)
+    assert 0 < max(layers.values()) < 1
+
+
+def test_a_damaged_run_beside_it_does_not_hide_an_evaluation(study, tmp_path, capsys):
+    shutil.copytree(study, tmp_path / "runs")
+    spoilt = tmp_path / "runs" / "magnitude" / "result.json"
+    spoilt.write_text("{}")
+    assert main(["evaluate", str(tmp_path / "runs" / "prune-dap"), "--interpret"]) == 0
+    shown = capsys.readouterr()
+    assert f"dap: masks are not compared with those of other runs: {spoilt} is damaged" in shown.err
+    assert "layers.csv" in shown.out
+
+
 def test_what_is_not_asked_for_plays_no_part_in_the_id():
     plain = EvaluateSpec("run")
     assert identity(plain) == identity(replace(plain, restarts=3, seed=1, images=5, root="elsewhere"))

@@ -22,6 +22,14 @@ def test_targets_are_set_apart_whole_and_in_domainbeds_parts():
     assert not unseen & {image.numpy().tobytes() for image in seen}
 
 
+def test_a_domain_of_too_few_images_is_named(tmp_path):
+    make_folder(tmp_path, {"day": {"cat": 3, "dog": 3}, "dusk": {"cat": 2, "dog": 2}, "night": {"cat": 3, "dog": 3}})
+    suite = load_suite(tmp_path, pixels=8, cache=False)
+    for targets in (("dusk",), ("night",)):
+        with pytest.raises(DapError, match="of 4 images of dusk a fifth cannot be held out: add images"):
+            divide(suite, targets, seed=0)
+
+
 def test_an_objective_takes_its_suites_defaults_and_the_users_options():
     assert make_objective("miro", {}, "PACS").options()["weight"] == 0.01
     assert make_objective("miro", {}, "OfficeHome").options()["weight"] == 0.1

@@ -190,7 +190,7 @@ def test_report(home, here):
     assert [line.split(" | ")[0] for line in lines[5:7]] == ["| Dense", "| Magnitude"]
     assert lines[-1] == "the page is runs/tiny/report.html"
     assert "<title>tiny</title>" in Path("runs/tiny/report.html").read_text()
-    assert Path("runs/tiny/study.yaml").read_bytes() == Path("study.yaml").read_bytes()
+    assert Path("runs/tiny/studies/study.yaml").read_bytes() == Path("study.yaml").read_bytes()
     found = json.loads(here("report", "study.yaml", "--out", "page.html", "--watch", "--json"))  # all is done
     row = next(row for row in found["tables"][0]["rows"] if row["series"] == "Magnitude")
     assert row["cells"][-1]["seeds"] == 1

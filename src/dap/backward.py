@@ -26,16 +26,25 @@ _JOINT = 2**20
 
 
 def task_gradient(
-    network: Network, objective: Objective, weights: Weights, batches: Batches, ranks: Ranks = ALONE
+    network: Network,
+    objective: Objective,
+    weights: Weights,
+    batches: Batches,
+    ranks: Ranks = ALONE,
+    joint: bool | None = None,
 ) -> Gradient:
     """The loss, and its gradient with respect to `weights` (none: the model is constant) and what the objective learns.
 
     Each rank brings its part of every domain's batch; loss and gradient are those of the whole batch, on every rank.
+    All domains are in one `joint` pass, or have one each; None: whichever is faster, for a model that treats images one
+    by one.
     """
+    if joint is None:
+        joint = _fill_one_pass(batches)
     with torch.enable_grad():
         leaves = _leaves(weights)
         with torch.set_grad_enabled(bool(leaves)):
-            outputs, labels = forward(partial(network, leaves), objective, batches, joint=_fill_one_pass(batches))
+            outputs, labels = forward(partial(network, leaves), objective, batches, joint=joint)
         if leaves:
             _check_graph(outputs)
         loss = loss_from(objective, outputs, labels, ranks)

@@ -128,7 +128,9 @@ class Trainer:
             return functional_call(self.model, dict(weights), (inputs,), options)
 
         def gradient_of(weights: Weights, batches: Batches) -> Gradient:
-            found = task_gradient(network, self.objective, weights, batches, self.ranks)
+            # Norm layers in training mode see all domains as one batch, however large: that is what is trained.
+            joint = None if self.config.freeze_norms else True
+            found = task_gradient(network, self.objective, weights, batches, self.ranks, joint)
             # Without a gradient Adam leaves a zero where it is.
             for name, mask in self.kept.items():
                 if (gradient := found.weights.get(name)) is not None:

@@ -97,11 +97,16 @@ def test_an_evaluation_of_some_unseen_domains_waits_for_these_alone(study, findi
     (targets,) = {finding.targets for finding in findings.robustness}
     assert {finding.expected for finding in findings.robustness} == {(targets,)}
     shutil.copytree(study.folder, tmp_path / "runs")
-    kept = tmp_path / "runs" / "study.yaml"
+    kept = tmp_path / "runs" / "studies" / "study.yaml"
     more = kept.read_text().replace(f"target: {targets[0]}", f"target: [{targets[0]}, b]")
     kept.write_text(more)
     both = tuple(sorted([targets, ("b",)]))
     assert {finding.expected for finding in _read_findings(tmp_path / "runs")} == {both}
+    other = kept.with_name("other.yaml")  # whose runs are in the same folder
+    other.write_text(more.replace(", b]", ", c]"))
+    every = (("a",), ("b",), ("c",))
+    assert {finding.expected for finding in _read_findings(tmp_path / "runs")} == {every}
+    other.unlink()
     without = more.partition("evaluate:")[0]
     kept.write_text(without)
     assert {record.expected for record in read_records(tmp_path / "runs")} == {both}

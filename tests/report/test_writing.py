@@ -1,6 +1,7 @@
 """Reports as files, while a study runs and when it is done."""
 
 import re
+import shlex
 import shutil
 import time
 from dataclasses import replace
@@ -8,6 +9,7 @@ from dataclasses import replace
 import pytest
 from PIL import Image
 
+from dap.cli import main
 from dap.errors import DapError
 from dap.report import Findings, all_tables, read_records
 from dap.report.origin import origin_of
@@ -16,12 +18,11 @@ from dap.report.writing import read_contents, watch_page, write_files, write_pag
 
 
 def test_a_study_that_has_just_begun(study, tmp_path):
-    (tmp_path / "runs").mkdir()
-    shutil.copy(study.folder / "study.yaml", tmp_path / "runs")
+    shutil.copytree(study.folder / "studies", tmp_path / "runs" / "studies")
     for run in study.folder.glob("train-*"):
         shutil.copytree(run, tmp_path / "runs" / run.name)
-    text = (tmp_path / "runs" / "study.yaml").read_text().replace("target: a", "target: [a, b]")
-    (tmp_path / "runs" / "study.yaml").write_text(text)
+    text = (tmp_path / "runs" / "studies" / "study.yaml").read_text().replace("target: a", "target: [a, b]")
+    (tmp_path / "runs" / "studies" / "study.yaml").write_text(text)
     contents = read_contents(tmp_path / "runs")
     assert all(cell is None for row in contents.tables[0].rows for cell in row.cells[1:])
     assert not [name for name in write_files(contents, tmp_path / "files") if name.endswith("svg")]
@@ -71,6 +72,21 @@ def test_watching_ends_with_the_study(study, tmp_path):
     assert "1 failed. The first failure:" in next(watch_page(folder, tmp_path / "failed.html", pause=0.05))
     assert '<meta http-equiv="refresh"' not in (tmp_path / "failed.html").read_text()  # nothing is to come
     assert '<meta http-equiv="refresh"' not in (tmp_path / "report.html").read_text()
+
+
+def test_studies_that_share_a_folder(study, tmp_path):
+    folder = tmp_path / "runs of two"
+    shutil.copytree(study.folder, folder)
+    kept = folder / "studies" / "study.yaml"
+    (folder / "studies" / "more.yaml").write_text(
+        kept.read_text().replace("seed: [0, 1]", "seed: [1, 2]").replace("name: tiny", "name: more")
+    )
+    origin = origin_of(folder)
+    assert (origin.title, origin.finished) == ("more, tiny", False)
+    assert origin.status.startswith("20 of 30 runs are done.")  # seed 1 is of both
+    assert [name for name in origin.documents if name.endswith("yaml")] == ["more.yaml", "study.yaml"]
+    assert origin.commands[0] == f"dap study run '{folder}/studies/more.yaml' --out '{folder}'"
+    assert main(shlex.split(origin.commands[1])[1:]) == 0  # which is done
 
 
 def test_a_study_of_500_runs(records, findings, study):

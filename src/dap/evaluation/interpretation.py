@@ -58,7 +58,7 @@ def logit_histogram(logits: Mapping[str, Tensor], bins: int = 120) -> dict[str, 
 
 def by_layer(model: nn.Module, masks: Masks, learnt: Learnt | None = None) -> list[dict[str, Any]]:
     """A row for every masked layer, in the model's order; with what mask learning knew of it at its end."""
-    weights = _weights(model, masks)
+    weights, masks = _weights(model, masks)
     magnitude = _by_magnitude(weights, masks.sparsity)
     rows = []
     for name, weight in weights.items():
@@ -88,7 +88,7 @@ def against_magnitude(model: nn.Module, masks: Masks) -> dict[str, float]:
     `small_but_kept` is the share of kept weights that magnitude cuts, `large_but_pruned` the share of cut weights that
     it keeps; `by_chance` is what the first would be for masks that know nothing of magnitude.
     """
-    weights = _weights(model, masks)
+    weights, masks = _weights(model, masks)
     magnitude = _by_magnitude(weights, masks.sparsity)
     small = sum(int((masks[name] & ~magnitude[name]).sum()) for name in weights)
     large = sum(int((~masks[name] & magnitude[name]).sum()) for name in weights)
@@ -122,10 +122,11 @@ def rank_correlation(one: Tensor, other: Tensor, most: int = 1_000_000) -> float
     return float(np.corrcoef(*ranks)[0, 1])
 
 
-def _weights(model: nn.Module, masks: Masks) -> dict[str, Tensor]:
+def _weights(model: nn.Module, masks: Masks) -> tuple[dict[str, Tensor], Masks]:
+    """The layers' weights and their masks; those of whole channels cut biases and norm layers, too."""
     masks.check(model)
-    every = maskable_weights(model)
-    return {name: every[name].detach().cpu() for name in masks}
+    weights = {name: weight.detach().cpu() for name, weight in maskable_weights(model).items() if name in masks}
+    return weights, masks if len(weights) == len(masks) else Masks({name: masks[name] for name in weights})
 
 
 def _by_magnitude(weights: Mapping[str, Tensor], sparsity: float) -> Masks:

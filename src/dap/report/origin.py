@@ -1,7 +1,9 @@
 """Where numbers come from: how much of a study is done, with what versions, and the commands to do it again."""
 
 import json
+import shlex
 from collections import Counter, defaultdict
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -9,9 +11,9 @@ from dap.progress import duration
 from dap.report.commands import commands_of
 from dap.report.records import run_places
 from dap.runs.folder import ENVIRONMENT, RESULT, SPEC, intact, read_json, read_spec
-from dap.studies import Study, read_study
-from dap.studies.status import status
-from dap.studies.study import FILE
+from dap.studies import read_study
+from dap.studies.status import RunStatus, status
+from dap.studies.study import kept_files
 
 
 @dataclass(frozen=True)
@@ -28,23 +30,25 @@ def origin_of(folder: str | Path) -> Origin:
     folder = Path(folder)
     places = run_places(folder)
     done = sum((place / RESULT).is_file() for place in places)
-    if (folder / FILE).is_file():
-        study = read_study(folder / FILE, folder)
-        text, finished = _progress(study)
-        commands = (f"dap study run {FILE} --out {folder}", f"dap report {folder}")
-        documents = {FILE: (folder / FILE).read_text()}
-        return Origin(study.name, text, commands, documents | _times(places) | _versions(places), finished)
+    report = shlex.join(["dap", "report", str(folder)])
+    if files := kept_files(folder):
+        studies = [read_study(file, folder) for file in files]
+        text, finished = _progress({row.run: row for study in studies for row in status(study)}.values())
+        again = [shlex.join(["dap", "study", "run", str(file), "--out", str(folder)]) for file in files]
+        documents = {file.name: file.read_text() for file in files}
+        title = ", ".join(dict.fromkeys(study.name for study in studies))
+        return Origin(title, text, (*again, report), documents | _times(places) | _versions(places), finished)
     single = (folder / SPEC).is_file()
     text = f"{done} of {len(places)} {'run is' if len(places) == 1 else 'runs are'} done."
     documents = {SPEC: (folder / SPEC).read_text()} if single else {}
     title = folder.absolute().name
     again = commands_of(read_spec(folder), folder.parent / f"{title}-again") if single else []
-    commands = (*again, f"dap report {folder}")
-    return Origin(title, text, commands, documents | _times(places) | _versions(places), 0 < done == len(places))
+    return Origin(
+        title, text, (*again, report), documents | _times(places) | _versions(places), 0 < done == len(places)
+    )
 
 
-def _progress(study: Study) -> tuple[str, bool]:
-    rows = status(study)
+def _progress(rows: Collection[RunStatus]) -> tuple[str, bool]:
     states = Counter(row.state for row in rows)
     text = f"{states['done']} of {len(rows)} runs are done."
     others = ", ".join(f"{count} {state}" for state, count in states.items() if state != "done")

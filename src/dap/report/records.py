@@ -16,7 +16,7 @@ from dap.runs.opening import place_of
 from dap.runs.pruning import RAW
 from dap.specs import BestSpec, EvaluateSpec, ModelSpec, PruneSpec, Spec, TrainSpec, folder_name
 from dap.studies import read_study
-from dap.studies.study import FILE
+from dap.studies.study import kept_files
 
 # A trial of one and the same thing: these do not tell rows of a table apart.
 _TRIAL = {"seed", "targets", "threads", "watch_every", "stop_at", "raw"}
@@ -85,7 +85,7 @@ def _suite_titles(suites: Collection[str]) -> dict[str, str]:
 
 
 def _expected(folder: Path) -> dict[str, set[tuple[str, ...]]]:
-    """By suite, the unseen domains of all runs of a study."""
+    """By suite, the unseen domains of all runs of its studies."""
     found: dict[str, set[tuple[str, ...]]] = defaultdict(set)
     for _, dense in study_runs(folder):
         found[dense.suite].add(dense.targets)
@@ -93,9 +93,9 @@ def _expected(folder: Path) -> dict[str, set[tuple[str, ...]]]:
 
 
 def study_runs(folder: Path) -> Iterator[tuple[Spec, TrainSpec | ModelSpec]]:
-    """Of a study, every run, done or not, and the dense model that it is about."""
-    if (folder / FILE).is_file():
-        for spec in read_study(folder / FILE, folder).runs.values():
+    """Of the folder's studies, every run, done or not, and the dense model that it is about."""
+    for file in kept_files(folder):
+        for spec in read_study(file, folder).runs.values():
             run = spec.run if isinstance(spec, EvaluateSpec) else spec
             dense = run.dense if isinstance(run, PruneSpec) else run
             if isinstance(dense, BestSpec):

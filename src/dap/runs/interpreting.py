@@ -12,7 +12,7 @@ from dap.evaluation.activation_maps import NoMaps, activation_maps
 from dap.evaluation.interpretation import against_magnitude, by_layer, logit_histogram, read_learnt
 from dap.evaluation.pixels import InPixels
 from dap.files import replacing
-from dap.methods import METHODS
+from dap.methods import BY_FLOPS, METHODS
 from dap.runs.folder import STATE, read_spec
 from dap.runs.subjects import Subjects
 from dap.sources import take
@@ -29,7 +29,7 @@ def interpret(
     spec = read_spec(run) if run.is_dir() else None
     found: dict[str, Any] = {"by_sparsity": {}}
     learnt = None
-    if isinstance(spec, PruneSpec) and METHODS[spec.method].learns:
+    if isinstance(spec, PruneSpec) and METHODS[spec.method].learns and spec.allocation not in BY_FLOPS:
         learnt = read_learnt(run / STATE)
         found["logits"] = logit_histogram(learnt.logits)
     dense = subjects.dense

@@ -1,8 +1,9 @@
 """The images of a suite as a run sees them: what is trained on, what is held out, what stays unseen."""
 
 import warnings
+from collections.abc import Sized
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import nn
@@ -45,6 +46,9 @@ def divide(suite: Suite, targets: tuple[str, ...], seed: int) -> Sources:
     parts = split_suite(suite, seed)
     sources = Sources({}, {}, {})
     for domain, (rest, held_out) in parts.items():
+        counts = [len(cast(Sized, part)) for part in (rest, held_out)]
+        if not all(counts):
+            raise DapError(f"{suite.name}: of {sum(counts)} images of {domain} a fifth cannot be held out: add images")
         if domain in targets:
             sources.targets[domain] = {"80 %": rest, "20 %": held_out}
         else:

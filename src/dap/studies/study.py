@@ -14,7 +14,7 @@ from dap.studies.grid import expand
 from dap.studies.yaml_file import read_yaml
 
 _OnImages = TypeVar("_OnImages", TrainSpec, ModelSpec)
-FILE = "study.yaml"  # beside its runs
+FILES = "studies"  # beside the runs: of every study that they are of, its file
 _KEYS = ("name", "out", "threads", "train", "model", "prune", "evaluate")
 
 
@@ -136,11 +136,16 @@ def read_study(file: str | Path, out: str | Path | None = None) -> Study:
 
 
 def keep_file(study: Study, file: str | Path) -> None:
-    """The study's file beside its runs, for whoever asks later what they were."""
-    kept = study.folder / FILE
+    """The study's file beside its runs, for whoever asks later what they were. Several studies can share a folder."""
+    kept = study.folder / FILES / Path(file).name
     if not (kept.exists() and kept.samefile(file)):
-        study.folder.mkdir(parents=True, exist_ok=True)
+        kept.parent.mkdir(parents=True, exist_ok=True)
         write_atomic(kept, Path(file).read_bytes())
+
+
+def kept_files(folder: Path) -> list[Path]:
+    """Of the studies whose runs are in `folder`."""
+    return sorted((folder / FILES).glob("[!.]*"))  # not one that is just being written
 
 
 def _blocks(values: Any, name: str) -> Iterator[tuple[str, dict[str, Any]]]:

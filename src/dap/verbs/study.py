@@ -57,7 +57,8 @@ def study_run(
     plan = read_study(study, out)
     runs = _part(plan, shard)
     settled = ("done",) if again else ("done", "failed")
-    left = [run for run in runs if status_of(plan, run).state not in settled]
+    states = {run: status_of(plan, run).state for run in runs}
+    left = [run for run in runs if states[run] not in settled]
     workers = max(1, (os.cpu_count() or 1) // plan.threads) if workers is None else workers
     if workers < 1:
         raise DapError(f"workers is {workers}; it must be at least 1")
@@ -68,7 +69,7 @@ def study_run(
     keep_file(plan, study)
     with (
         curves(plan.folder, tensorboard),
-        watched(plan, total=len(runs), done=len(runs) - len(left), quiet=json) as events,
+        watched(plan, total=len(runs), done=[*states.values()].count("done"), quiet=json) as events,
     ):
         if engine == "ray":
             from dap.studies.cluster import run_on_ray
