@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import ks_2samp
 
+from dap.errors import DapError
 from dap.gates import GateLayout, by_output_channel, relax, relax_gradient
 
 
@@ -78,6 +79,27 @@ def test_a_gate_on_a_channel_has_the_gradient_of_autograd(dtype):
     ours = torch.cat([part for _, part in layout.gate_gradients({name: w.grad for name, w in masked.items()})])
     tolerance = 0.05 if dtype == torch.bfloat16 else 1e-5
     torch.testing.assert_close(ours, gates.grad, rtol=tolerance, atol=tolerance)
+
+
+def test_masks_at_a_sparsity_cut_whole_gates_of_any_shape():
+    """A kernel of a convolution, but single weights of the last layer: fans of 4 and 1."""
+    layout = GateLayout(
+        {"a": torch.ones(3, 2, 2, 2), "b": torch.ones(5, 4)}, lambda shape: (*shape[:2], *(1 for _ in shape[2:]))
+    )
+    assert (layout.gates, layout.total) == (26, 44)
+    ranking = torch.randn(26, generator=torch.Generator().manual_seed(0))
+    for sparsity in (0.25, 0.5, 0.75):
+        masks = layout.cut(ranking, sparsity, allow_empty=False)
+        kernels = masks["a"].flatten(2)
+        assert (kernels.all(2) | ~kernels.any(2)).all()
+        assert 44 - round(44 * sparsity) - 4 < masks.kept <= 44 - round(44 * sparsity)
+        kept = torch.cat([kernels[:, :, 0].flatten(), masks["b"].flatten()])
+        assert ranking[kept].min() > ranking[~kept].max()
+        assert not masks["b"].all()  # nor whole rows of it alone
+        assert any(0 < row.sum() < 4 for row in masks["b"])
+    with pytest.raises(DapError, match="would not leave every layer a gate"):
+        layout.cut(ranking, 0.9, allow_empty=False)
+    assert layout.cut(ranking, 1.0, allow_empty=True).kept == 0
 
 
 def test_pieces_cover_every_gate_once(monkeypatch):

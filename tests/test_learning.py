@@ -117,6 +117,8 @@ def test_a_checkpoint_of_another_model_or_run_is_refused(tmp_path):
     fewer = {name: SOURCES[name] for name in list(SOURCES)[:2]}
     with pytest.raises(DapError, match="belongs to a run on domains"):
         dap.learn_masks(make_model("tied"), fewer, dap.PruneConfig(steps=2), checkpoint=checkpoint)
+    with pytest.raises(DapError, match=r"belongs to a run with milestones=\[\]: ask for the same, or remove it"):
+        dap.learn_masks(make_model("tied"), SOURCES, dap.PruneConfig(steps=2), milestones=(0.5,), checkpoint=checkpoint)
     with pytest.raises(DapError, match="steps=2, this pruner has 3"):
         dap.learn_masks(make_model("tied"), SOURCES, dap.PruneConfig(steps=3), checkpoint=checkpoint)
     checkpoint.write_bytes(checkpoint.read_bytes()[:-10])

@@ -85,6 +85,33 @@ def test_a_run_that_broke_goes_on_to_the_same_bits(name, tmp_path):
     assert same(expected.objective.state_dict(), resumed.objective.state_dict())
 
 
+@pytest.mark.parametrize("name", ["erm", "group_dro", "mixup"])
+def test_a_step_that_fails_leaves_everything_as_it_was(name, tmp_path):
+    """Norm statistics and an objective's own numbers, too: the pass was half done when it failed."""
+    good = make_batches()
+    spoilt = {domain: (x, (y + 5 if domain == "domain 2" else y).int()) for domain, (x, y) in good.items()}
+    config = dap.TrainConfig(steps=6, learning_rate=1e-2, freeze_norms=False)
+
+    def run(sources, checkpoint=None):
+        return dap.train(make_classifier(), sources, config, objective=OBJECTIVES[name](), checkpoint=checkpoint)
+
+    with pytest.raises(DapError, match="step 4 of training: domain 'domain 2': label . is out of range"):
+        run({domain: [good[domain]] * 3 + [spoilt[domain]] for domain in good}, tmp_path / "run")
+    repaired = {domain: [good[domain]] for domain in good}
+    resumed, expected = run(repaired, tmp_path / "run"), run(repaired)
+    assert len(resumed.losses) == len(expected.losses) == 6
+    assert same(weights_of(expected), weights_of(resumed))
+    assert same(expected.objective.state_dict(), resumed.objective.state_dict())
+
+
+def test_norms_in_training_mode_see_all_domains_as_one_batch(monkeypatch):
+    """However large it is: with one pass for each, a domain would be normalised by its own statistics."""
+    joint = trained(make_classifier(), freeze_norms=False, steps=3)
+    monkeypatch.setattr("dap.backward._JOINT", 0)
+    large = trained(make_classifier(), freeze_norms=False, steps=3)
+    assert same(weights_of(joint), weights_of(large))
+
+
 def test_killed_at_random_steps_and_resumed_it_ends_with_the_same_bits(tmp_path):
     steps = sorted(random.Random(1).sample(range(4, 38), 2))
     printed = kill_at(steps, "dense", tmp_path / "run.safetensors", tmp_path / "model.safetensors")

@@ -105,15 +105,24 @@ def global_channels(scores: Scores, sparsity: float, *, allow_empty: bool = Fals
     keep, whole, rest = _budget(scores, sparsity, True)
     ranking = {name: _by_channel(score) for name, score in rest.items()}
     sizes = {name: score.numel() // len(score) for name, score in rest.items()}
+    if not allow_empty and keep < sum(sizes.values()):
+        raise _too_sparse(sparsity, "a channel")
+    kept = keep_groups(ranking, sizes, keep, allow_empty)
+    return _masks(scores, whole, {name: _widen(part, rest[name]) for name, part in kept.items()})
+
+
+def keep_groups(ranking: Scores, sizes: Mapping[str, int], keep: int, allow_empty: bool) -> dict[str, Tensor]:
+    """Of groups of weights, by layer a flat vector of scores and the size of each, the highest that `keep` is room for.
+
+    Each layer's best is among them unless it is `allow_empty`.
+    """
+    parts = list(ranking.values())
     if not allow_empty:
-        if keep < sum(sizes.values()):
-            raise _too_sparse(sparsity, "a channel")
-        for ranks in ranking.values():
-            ranks[_best(ranks)] = math.inf
-    flat = torch.cat(list(ranking.values()))
-    fans = torch.cat([torch.full((len(ranks),), sizes[name], device=ranks.device) for name, ranks in ranking.items()])
-    kept = keep_top_weighted(flat, fans, keep).split([len(ranks) for ranks in ranking.values()])
-    return _masks(scores, whole, {name: _widen(part, rest[name]) for name, part in zip(rest, kept, strict=True)})
+        parts = [ranks.index_fill(0, torch.tensor(_best(ranks), device=ranks.device), math.inf) for ranks in parts]
+    groups = [len(ranks) for ranks in parts]
+    fans = torch.repeat_interleave(torch.tensor([sizes[name] for name in ranking]), torch.tensor(groups))
+    flat = torch.cat(parts)
+    return dict(zip(ranking, keep_top_weighted(flat, fans.to(flat.device), keep).split(groups), strict=True))
 
 
 def keep_top_weighted(scores: Tensor, sizes: Tensor, keep: int) -> Tensor:

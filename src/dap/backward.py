@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from dap.errors import DapError
-from dap.objectives.objective import Batches, Gradient, Gradients, Objective, Weights
+from dap.objectives.objective import Batches, Gradient, Gradients, Objective, Weights, check_labels
 from dap.outputs import Outputs
 from dap.parallel import ALONE, Ranks
 
@@ -114,7 +114,8 @@ def forward(
     }
     labels = {domain: y if y.is_floating_point() else y.long() for domain, (_, y) in batches.items()}
     for domain, output in outputs.items():
-        _check_labels(domain, labels[domain], output.logits)
+        if not labels[domain].is_floating_point():
+            check_labels(domain, labels[domain], output.logits.shape[1])
         _check_needs(objective, output)
     return outputs, labels
 
@@ -176,15 +177,6 @@ def check_batch(domain: str, inputs: Tensor, labels: Tensor) -> None:
         )
     if inputs.is_floating_point() and not torch.isfinite(inputs).all():
         raise DapError(f"domain {domain!r}: the inputs hold NaN or infinity")
-
-
-def _check_labels(domain: str, labels: Tensor, logits: Tensor) -> None:
-    if labels.is_floating_point():
-        return
-    low, high, classes = int(labels.min()), int(labels.max()), logits.shape[1]
-    if low < 0 or high >= classes:
-        wrong = low if low < 0 else high
-        raise DapError(f"domain {domain!r}: label {wrong} is out of range, the model has {classes} classes")
 
 
 def _check_needs(objective: Objective, output: Outputs) -> None:

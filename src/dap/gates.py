@@ -11,7 +11,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from dap.allocation import global_channels, global_masks
+from dap.allocation import global_masks, keep_count, keep_groups
+from dap.errors import DapError
 from dap.masks import Masks
 
 Shape = tuple[int, ...]
@@ -145,9 +146,14 @@ class GateLayout:
         return Masks(self.expand(kept))
 
     def cut(self, ranking: Tensor, sparsity: float, allow_empty: bool) -> Masks:
-        """Masks that keep the highest of a ranking, at exactly this sparsity."""
-        allocate = global_masks if self.gates == self.total else global_channels
-        return allocate(self.expand(ranking), sparsity, allow_empty=allow_empty)
+        """Masks that keep the gates that rank highest: at exactly this sparsity, or as close above as gates allow."""
+        if self.gates == self.total:
+            return global_masks(self.expand(ranking), sparsity, allow_empty=allow_empty)
+        keep, fans = keep_count(self.total, sparsity), {site.name: site.fan for site in self.sites}
+        if not allow_empty and keep < sum(fans.values()):
+            raise DapError(f"sparsity {sparsity} would not leave every layer a gate: lower it, or allow empty layers")
+        groups = {site.name: ranking[site.start : site.stop] for site in self.sites}
+        return self.masks(torch.cat([*keep_groups(groups, fans, keep, allow_empty).values()]))
 
     def expand(self, flat: Tensor) -> dict[str, Tensor]:
         """A value per gate as a value per weight, by the weight's name; views where each gate has one weight."""

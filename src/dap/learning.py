@@ -111,9 +111,9 @@ def learn_masks(
     pruner = Pruner(model, config, objective, granularity=granularity, ranks=engine.ranks)
     _check(pruner, sources, milestones, validation or {}, watch or {}, eval_every, checkpoint_every)
     path = MaskPath(pruner)
-    if checkpoint is not None and Path(checkpoint).exists():
-        _restore(path, checkpoint, list(sources))
     job = _Learning(path, list(sources), milestones, validation or {}, watch or {}, eval_every, checkpoint)
+    if checkpoint is not None and Path(checkpoint).exists():
+        _restore(path, checkpoint, job.domains, job.looks())
     path.interrupted = run(
         job,
         sources,
@@ -153,6 +153,11 @@ class _Learning:
             torch.tensor([*_fingerprint(masked).values(), *_fingerprint(self.path.pruner.objective).values()])
         )
 
+    def looks(self) -> dict[str, Any]:
+        """Where and at what it looks on its way: what was passed without a look cannot be had later."""
+        about = {"milestones": sorted(self.milestones), "eval_every": self.eval_every}
+        return about | {"validation": list(self.validation), "watch": list(self.watch)}
+
     def step(self, batches: Batches) -> StepStats:
         stats = self.path.pruner.step(batches)
         if snapshot := self._look(stats, batches):
@@ -189,7 +194,7 @@ class _Learning:
 
     def save(self) -> None:
         if self.checkpoint is not None:
-            _save(self.path, self.checkpoint, self.domains)
+            _save(self.path, self.checkpoint, {"domains": self.domains, "looks": self.looks()})
 
 
 def _check(
@@ -244,7 +249,7 @@ def _identity(pruner: Pruner) -> dict[str, Any]:
     return {"model": _fingerprint(pruner.masked.model), "objective": objective}
 
 
-def _save(path: MaskPath, checkpoint: str | Path, domains: list[str]) -> None:
+def _save(path: MaskPath, checkpoint: str | Path, asked: Mapping[str, Any]) -> None:
     state = path.pruner.state_dict()
     tensors = {f"pruner.{name}": tensor for name, tensor in state.pop("tensors").items()}
     snapshots = {str(milestone): snapshot for milestone, snapshot in path.snapshots.items()}
@@ -257,7 +262,7 @@ def _save(path: MaskPath, checkpoint: str | Path, domains: list[str]) -> None:
         if shot.cut is not None:
             tensors[f"cut.{key}"] = _packed(shot.cut)
         rows[key] = [shot.step, shot.relaxed_loss, shot.hard_loss, shot.validation]
-    values = {"pruner": state, "domains": domains} | _identity(path.pruner)
+    values = {"pruner": state, **asked} | _identity(path.pruner)
     values |= {"snapshots": rows, "history": path.history}
     save_state(checkpoint, tensors, values, "mask learning")
 
@@ -266,10 +271,12 @@ def _packed(masks: Masks) -> Tensor:
     return torch.from_numpy(np.frombuffer(masks.to_bytes(), np.uint8).copy())
 
 
-def _restore(path: MaskPath, checkpoint: str | Path, domains: list[str]) -> None:
+def _restore(path: MaskPath, checkpoint: str | Path, domains: list[str], looks: dict[str, Any]) -> None:
     tensors, values = load_state(checkpoint, "mask learning")
     if values["domains"] != domains:
         raise DapError(f"{checkpoint} belongs to a run on domains {values['domains']}: remove it to start again")
+    if known := difference(values.get("looks", looks), looks):  # earlier versions did not keep them
+        raise DapError(f"{checkpoint} belongs to a run with {known}: ask for the same, or remove it to start again")
     ours, theirs = _identity(path.pruner), values["model"]
     state = {name.removeprefix("pruner."): t for name, t in tensors.items() if name.startswith("pruner.")}
     path.pruner.load_state_dict({**values["pruner"], "tensors": state})

@@ -85,14 +85,14 @@ class Trainer:
     # ---- one step
 
     def step(self, batches: Batches) -> TrainStats:
-        """One optimisation step on one batch per domain. An error leaves the weights as they were."""
+        """One optimisation step on one batch per domain. An error leaves everything as it was."""
         step = self.steps_done + 1
         of_objective = self.before + step
         turn = self.objective.turn(of_objective)
         rate = self.learning_rate(step)
         self.objective.step = of_objective
         try:
-            with self._training_mode(), self._randomness(step):
+            with self._training_mode(), self._randomness(step), self._as_before_on_error():
                 loss, ours, theirs = self._gradient(step, batches, rate, {} if turn == "learned" else self.weights)
         except DapError as error:
             raise DapError(f"step {step} of training: {error}") from None
@@ -156,6 +156,19 @@ class Trainer:
         group["lr"] = rate
         self.optimisers[kind].step()
         self.optimisers[kind].zero_grad()
+
+    @contextmanager
+    def _as_before_on_error(self) -> Iterator[None]:
+        """A pass that fails may already have moved what is no weight: norm statistics, an objective's own numbers."""
+        moving = [*(() if self.config.freeze_norms else self.model.buffers()), *self.objective.buffers()]
+        before = [buffer.clone() for buffer in moving]
+        try:
+            yield
+        except BaseException:
+            with torch.no_grad():
+                for buffer, value in zip(moving, before, strict=True):
+                    buffer.copy_(value)
+            raise
 
     @contextmanager
     def _training_mode(self) -> Iterator[None]:

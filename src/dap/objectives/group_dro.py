@@ -35,5 +35,5 @@ class GroupDro(Objective):
         losses = risks(outputs, labels)
         if self.step is not None and losses.isfinite().all():  # else the step fails, and q must not
             grown = self.q * (self.step_size * losses.detach()).exp()
-            self.q = grown / grown.sum()
+            self.q.copy_(grown / grown.sum())
         return self.q @ losses

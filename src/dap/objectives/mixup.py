@@ -6,7 +6,7 @@ import numpy as np
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from dap.objectives.objective import Batches, Objective, risks
+from dap.objectives.objective import Batches, Objective, check_labels, risks
 from dap.outputs import Outputs
 from dap.search import LogUniform
 
@@ -28,11 +28,14 @@ class Mixup(Objective):
     def mix(self, batches: Batches, rng: np.random.Generator) -> Batches:
         """One mix for each pair of neighbours in a random circle of the domains."""
         order = [list(batches)[index] for index in rng.permutation(len(batches))]
+        for domain, (_, labels) in batches.items():
+            check_labels(domain, labels, self.classes)
         mixed = {}
         for one, other in zip(order, order[1:] + order[:1], strict=True):
             (x, y), (x2, y2) = batches[one], batches[other]
             n, share = min(len(x), len(x2)), float(rng.beta(self.alpha, self.alpha))
-            targets = share * F.one_hot(y[:n], self.classes) + (1 - share) * F.one_hot(y2[:n], self.classes)
+            ours, theirs = (F.one_hot(labels[:n].long(), self.classes) for labels in (y, y2))
+            targets = share * ours + (1 - share) * theirs
             mixed[f"{one} + {other}"] = share * x[:n] + (1 - share) * x2[:n], targets
         return mixed
 
