@@ -18,8 +18,6 @@ from pathlib import Path
 from statistics import fmean, variance
 from typing import Any
 
-import numpy as np
-
 from dap.bits import unpack_bits
 from dap.files import write_atomic
 from dap.methods import METHODS
@@ -27,6 +25,7 @@ from dap.report import Record, read_findings, read_records
 from dap.report.findings import Finding, Point
 from dap.report.series import DENSE
 from dap.report.statistics import Difference, paired
+from dap.report.tables import image_differences
 
 Trial = tuple[tuple[str, ...], int]  # what is unseen, and the seed
 DAP, RAW, AGNOSTIC = METHODS["dap"].title, METHODS["dap"].called(raw=True), METHODS["agnostic"].title
@@ -128,7 +127,9 @@ def _under_attack(
     case: str = "pgd",
 ) -> list[Finding]:
     """Of dense models, or of DAP at a sparsity, at ε = 2/255."""
-    series = {record.series for record in records if record.method == (DENSE if wished is None else DAP)}
+    method = DENSE if wished is None else DAP
+    erm = (record for record in records if record.options["dense.objective"] == "erm")
+    series = {record.series for record in erm if record.method == method}
     return [
         found
         for found in findings
@@ -149,7 +150,7 @@ def survivors(records: Sequence[Record], findings: Sequence[Finding]) -> list[st
                 (unpack_bits(pgd[one.targets, one.seed].right[domain]), unpack_bits(bits))
                 for one in auto
                 for domain, bits in one.right.items()
-                if (one.targets, one.seed) in pgd
+                if (one.targets, one.seed) in pgd and domain in pgd[one.targets, one.seed].right
             ]
             counts += [int(sum(first[: len(both)].sum() for first, both in pairs)), int(sum(b.sum() for _, b in pairs))]
             images = sum(len(both) for _, both in pairs)
@@ -161,26 +162,16 @@ def survivors(records: Sequence[Record], findings: Sequence[Finding]) -> list[st
 def measure(claim: Claim, first_seed: bool = False) -> Difference | None:
     """Ours less the share of theirs, in points."""
     trials = [trial for trial in claim.ours if trial in claim.theirs and not (first_seed and trial[1])]
-    images = {trial: _images(claim.ours[trial], claim.theirs[trial]) for trial in trials}
+    right = [{trial: {trial[0]: results[trial].right} for trial in trials} for results in (claim.ours, claim.theirs)]
     found = paired(
         {trial: claim.ours[trial].accuracy for trial in trials},
         {trial: claim.share * claim.theirs[trial].accuracy for trial in trials},
-        {trial: known for trial, known in images.items() if known} if claim.share == 1 else None,
+        image_differences(*right) if claim.share == 1 else None,
     )
     if found is None:
         return None
     low, high = (None if value is None else 100 * value for value in (found.low, found.high))
     return Difference(100 * found.mean, low, high, found.seeds)
-
-
-def _images(ours: Result, theirs: Result) -> list[np.ndarray]:
-    """By domain, 1 for an image that we alone have right, −1 for one that they alone have, else 0."""
-    if not ours.right or ours.right.keys() != theirs.right.keys():
-        return []
-    pairs = [(unpack_bits(bits), unpack_bits(theirs.right[domain])) for domain, bits in ours.right.items()]
-    if any(len(one) != len(other) for one, other in pairs):
-        return []
-    return [one.astype(int) - other.astype(int) for one, other in pairs]
 
 
 def on_sources(claim: Claim) -> float | None:

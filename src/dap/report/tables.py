@@ -85,10 +85,10 @@ class Numbers:
 
 
 def image_differences(
-    ours: Mapping[int, Mapping[Any, Mapping[str, str]]], theirs: Mapping[int, Mapping[Any, Mapping[str, str]]]
-) -> dict[int, list[np.ndarray]]:
+    ours: Mapping[Key, Mapping[Any, Mapping[str, str]]], theirs: Mapping[Key, Mapping[Any, Mapping[str, str]]]
+) -> dict[Key, list[np.ndarray]]:
     """By seed, for every domain: 1 for an image that we alone have right, −1 for one that they alone have, else 0."""
-    found: dict[int, list[np.ndarray]] = {}
+    found: dict[Key, list[np.ndarray]] = {}
     for seed in ours.keys() & theirs.keys():
         pairs = [
             (bits, theirs[seed].get(targets, {}).get(domain, ""))

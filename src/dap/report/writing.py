@@ -10,6 +10,7 @@ from dap.files import write_atomic
 from dap.report.charts import charts_are_here, write_figures
 from dap.report.figures import all_figures
 from dap.report.findings import read_findings
+from dap.report.oracles import oracle_table, read_oracles
 from dap.report.origin import origin_of
 from dap.report.overlaps import overlap_table, read_overlaps
 from dap.report.page import Contents, Page, look_of
@@ -29,6 +30,8 @@ def read_contents(folder: Path, with_paper: bool = False, overlaps: bool = False
     tables = all_tables(records, findings.robustness)
     if overlaps and (agreement := overlap_table(read_overlaps(folder, records))):
         tables.append(agreement)
+    if yardstick := oracle_table([*read_oracles(folder, records)]):
+        tables.append(yardstick)
     suites = {record.suite for record in records}
     others = published(suites) if with_paper else []
     return Contents(records, findings, origin_of(folder), tables, others, sparsity)
