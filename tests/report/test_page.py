@@ -8,6 +8,7 @@ from pathlib import Path
 from statistics import fmean
 
 import pytest
+import torch
 from PIL import Image
 
 from dap.errors import DapError
@@ -265,7 +266,10 @@ def _renamed(record: Record, name: str) -> Record:
 
 
 def test_the_origin_says_what_runs_took(study):
-    lines = origin_of(study.folder).documents["Time that runs took"].splitlines()
-    kinds = {line.split(":")[0] for line in lines}
-    assert {"train", "prune dap"} <= kinds
-    assert all(re.fullmatch(r"[\w ]+: \d+ × [\w ]+ \(longest [\w ]+\)", line) for line in lines)
+    times, versions = origin_of(study.folder).tables
+    rows = {row.cells[0]: row.cells[1:] for row in times.rows}
+    assert [rows[kind][0] for kind in ("train", "prune dap", "evaluate")] == ["2", "2", "10"]
+    assert all(re.fullmatch(r"\d+ s|\d+ min \d+ s", cell) for row in rows.values() for cell in row[1:])
+    (row,) = versions.rows
+    assert row.cells[0] == "20"
+    assert f"torch {torch.__version__}" in row.cells[5]

@@ -232,4 +232,4 @@ def _reproduce(origin: Origin) -> str:
     parts = [f"<pre tabindex='0'>{commands}</pre>"]
     for title, text in origin.documents.items():
         parts.append(f"<details><summary>{escape(title)}</summary><pre tabindex='0'>{escape(text)}</pre></details>")
-    return "\n".join(parts)
+    return "\n".join([*parts, *(_table(table, "origin") for table in origin.tables)])

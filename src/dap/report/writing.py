@@ -44,7 +44,7 @@ def write_page(contents: Contents, file: Path, refresh: int | None = None) -> No
 def write_files(contents: Contents, folder: Path) -> list[str]:
     """Tables as Markdown, LaTeX and CSV, figures as SVG, PDF and PNG."""
     files = []
-    for table in [*contents.tables, *contents.published]:
+    for table in [*contents.tables, *contents.published, *contents.origin.tables]:
         for ending, text in {"md": f"{table.markdown()}\n", "tex": table.latex(), "csv": table.csv()}.items():
             write_atomic(folder / f"{table.name}.{ending}", text.encode())
             files.append(f"{table.name}.{ending}")
