@@ -24,7 +24,7 @@ from dap.sensitivity import SignCount
 from dap.sources import batch_stream
 from dap.specs import PruneSpec
 
-AT = (1, 5, 12, 24, 48)  # updates
+AT = (1, 5, 12, 24, 48, 99)  # updates
 
 
 def estimate(opened: Opened, size: int) -> Iterator[tuple[int, float, float, float]]:

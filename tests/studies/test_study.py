@@ -129,8 +129,10 @@ def test_the_projects_own_studies_are_sound():
     assert len(studies) >= 3
     on_pacs = {name: study for name, study in studies.items() if name.startswith("pacs")}
     results = Path("docs/results/pacs")  # one folder a setting: reports do not mix them
-    others = {"pacs-112": results / "112-pixels", "pacs-resnet50": results / "resnet50"}
-    assert {name: study.folder for name, study in on_pacs.items()} == dict.fromkeys(on_pacs, results) | others
+    others = {"pacs-112": "112-pixels", "pacs-resnet50": "resnet50", "pacs-slow-start": "slow-start"}
+    assert {name: study.folder for name, study in on_pacs.items()} == dict.fromkeys(on_pacs, results) | {
+        name: results / folder for name, folder in others.items()
+    }
     assert len(studies["digits-channels"].runs) == 12 * 11  # a training, five methods, with and without fine-tuning
     # What is attacked is what the other study prunes.
     attacked = {

@@ -28,6 +28,8 @@ class Gradient(NamedTuple):
 
 
 def check_labels(domain: str, labels: Tensor, classes: int) -> None:
+    if len(labels) == 0:
+        raise DapError(f"domain {domain!r} gave an empty batch: remove the domain or give it images")
     low, high = int(labels.min()), int(labels.max())
     if low < 0 or high >= classes:
         wrong = low if low < 0 else high
