@@ -13,8 +13,9 @@ from functools import partial
 import torch
 from torch import Tensor
 
+from dap.batches import check_batch, check_labels
 from dap.errors import DapError
-from dap.objectives.objective import Batches, Gradient, Gradients, Objective, Weights, check_labels
+from dap.objectives.objective import Batches, Gradient, Gradients, Objective, Weights
 from dap.outputs import Outputs
 from dap.parallel import ALONE, Ranks
 
@@ -163,20 +164,6 @@ def _value(loss: Tensor, ranks: Ranks) -> float:
 def _check_graph(outputs: Mapping[str, Outputs]) -> None:
     if not any(tensor.requires_grad for output in outputs.values() for tensor in output.tensors()):
         raise DapError("no output depends on the weights: does the model run under no_grad or detach its outputs?")
-
-
-def check_batch(domain: str, inputs: Tensor, labels: Tensor) -> None:
-    if len(inputs) == 0:
-        raise DapError(f"domain {domain!r} gave an empty batch: remove the domain or give it images")
-    whole = labels.ndim == 1 and not labels.is_floating_point() and labels.dtype != torch.bool
-    shares = labels.ndim == 2 and labels.is_floating_point()  # probabilities, of mixed images
-    if len(labels) != len(inputs) or not (whole or shares):
-        raise DapError(
-            f"domain {domain!r}: {len(inputs)} inputs need as many whole-number labels, "
-            f"not {tuple(labels.shape)} of {labels.dtype}"
-        )
-    if inputs.is_floating_point() and not torch.isfinite(inputs).all():
-        raise DapError(f"domain {domain!r}: the inputs hold NaN or infinity")
 
 
 def _check_needs(objective: Objective, output: Outputs) -> None:

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, Protocol
 import torch
 from torch import Tensor, nn
 
-from dap.backward import check_batch
+from dap.batches import check_batch
 from dap.engine import Engine
 from dap.errors import DapError
 from dap.masks import Masks

@@ -6,7 +6,8 @@ import numpy as np
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from dap.objectives.objective import Batches, Objective, check_labels, risks
+from dap.batches import check_batch, check_labels
+from dap.objectives.objective import Batches, Objective, risks
 from dap.outputs import Outputs
 from dap.search import LogUniform
 
@@ -28,7 +29,8 @@ class Mixup(Objective):
     def mix(self, batches: Batches, rng: np.random.Generator) -> Batches:
         """One mix for each pair of neighbours in a random circle of the domains."""
         order = [list(batches)[index] for index in rng.permutation(len(batches))]
-        for domain, (_, labels) in batches.items():
+        for domain, (inputs, labels) in batches.items():
+            check_batch(domain, inputs, labels)
             check_labels(domain, labels, self.classes)
         mixed = {}
         for one, other in zip(order, order[1:] + order[:1], strict=True):

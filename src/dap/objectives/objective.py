@@ -9,7 +9,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from dap.errors import DapError
 from dap.outputs import Outputs
 from dap.search import Range
 
@@ -25,15 +24,6 @@ class Gradient(NamedTuple):
     loss: float
     weights: Gradients
     learned: Gradients
-
-
-def check_labels(domain: str, labels: Tensor, classes: int) -> None:
-    if len(labels) == 0:
-        raise DapError(f"domain {domain!r} gave an empty batch: remove the domain or give it images")
-    low, high = int(labels.min()), int(labels.max())
-    if low < 0 or high >= classes:
-        wrong = low if low < 0 else high
-        raise DapError(f"domain {domain!r}: label {wrong} is out of range, the model has {classes} classes")
 
 
 class Objective(nn.Module):
