@@ -114,9 +114,9 @@ def test_claims_are_measured_on_the_same_trials_and_images():
     assert kept.low <= 0 < 12.5 < kept.high
     assert claims.on_sources(claim) == pytest.approx(5)
     assert claims.on_sources(asked["at 80 %, DAP keeps 98 % of the dense accuracy"]) == pytest.approx(6)
-    first = claims.measure(claim, first_seed=True)
-    assert first is not None
-    assert (first.mean, first.seeds) == (25, 1)
+    assert claims.by_domain(claim) == 12.5
+    more = {**claim.ours, (("b",), 0): claims.Result(0.0, {})}  # 50 points below, with one seed
+    assert claims.by_domain(replace(claim, ours=more)) == (12.5 - 50) / 2
     words = [claims.verdict(replace(claim, least=least), kept) for least in (kept.low, 5, 13, kept.high + 1)]
     assert words == [
         "holds",
