@@ -229,8 +229,8 @@ def yardstick(points: Sequence[Point], near: int = 400) -> tuple[float, float, i
     return (100 * math.sqrt(fmean(spreads)), 100 * fmean(offsets), len(spreads)) if spreads else None
 
 
-def table(study: Path) -> tuple[str, dict[str, Any]]:
-    """In Markdown, and as plain values."""
+def table(study: Path, measured: bool = False) -> tuple[str, dict[str, Any]]:
+    """In Markdown, and as plain values; with or without what is not measured yet."""
     records = read_records(study)
     findings = read_findings(study, records)
     rows = [
@@ -240,13 +240,15 @@ def table(study: Path) -> tuple[str, dict[str, Any]]:
     found: dict[str, Any] = {}
     for claim in claims(records, findings.robustness):
         over_all = measure(claim)
+        if over_all is None and measured:
+            continue
         word = "not measured yet" if over_all is None else verdict(claim, over_all)
         means = ("–" if mean is None else f"{mean:+.1f}" for mean in (by_domain(claim), on_sources(claim)))
         rows.append(f"| {' | '.join((claim.text, claim.paper or '–', show(over_all), *means, word))} |")
         found[claim.text] = {"difference": None if over_all is None else over_all.mean, "verdict": word}
     dense = {one.series for one in records if one.method == DENSE and one.options["dense.objective"] == "erm"}
     moved = yardstick([point for point in findings.points if point.series in dense])
-    if moved is not None:
+    if moved is not None and not measured:
         spread, offset, trials = moved
         rows += ["", _YARDSTICK.format(spread=spread, offset=offset, trials=trials)]
         found["yardstick"] = {"standard deviation": spread, "offset": offset, "trials": trials}
@@ -259,8 +261,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("study", type=Path, help="the folder of the study")
     parser.add_argument("--out", type=Path, help="a file for the table alone")
+    parser.add_argument("--measured", action="store_true", help="leave out what is not measured")
     args = parser.parse_args()
-    text, found = table(args.study)
+    text, found = table(args.study, args.measured)
     if args.out is not None:
         write_atomic(args.out, text.encode())
     print(text + json.dumps(found))
