@@ -229,9 +229,9 @@ def yardstick(points: Sequence[Point], near: int = 400) -> tuple[float, float, i
     return (100 * math.sqrt(fmean(spreads)), 100 * fmean(offsets), len(spreads)) if spreads else None
 
 
-def table(study: Path, measured: bool = False) -> tuple[str, dict[str, Any]]:
-    """In Markdown, and as plain values; with or without what is not measured yet."""
-    records = read_records(study)
+def table(study: Path, measured: bool = False, seeds: Sequence[int] | None = None) -> tuple[str, dict[str, Any]]:
+    """In Markdown, and as plain values: of all or some seeds, with or without what is not measured yet."""
+    records = [record for record in read_records(study) if seeds is None or record.seed in seeds]
     findings = read_findings(study, records)
     rows = [
         "| claim | paper | unseen, all trials | unseen, domains weighted alike | sources, all trials | |",
@@ -252,7 +252,7 @@ def table(study: Path, measured: bool = False) -> tuple[str, dict[str, Any]]:
         spread, offset, trials = moved
         rows += ["", _YARDSTICK.format(spread=spread, offset=offset, trials=trials)]
         found["yardstick"] = {"standard deviation": spread, "offset": offset, "trials": trials}
-    for line in survivors(records, findings.robustness):
+    for line in [] if measured else survivors(records, findings.robustness):
         rows += ["", line]
     return "\n".join(rows) + "\n", found
 
@@ -261,9 +261,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("study", type=Path, help="the folder of the study")
     parser.add_argument("--out", type=Path, help="a file for the table alone")
-    parser.add_argument("--measured", action="store_true", help="leave out what is not measured")
+    parser.add_argument("--measured", action="store_true", help="rows that are measured, and nothing else")
+    parser.add_argument("--seeds", type=int, nargs="+", metavar="SEED", help="trials with these alone")
     args = parser.parse_args()
-    text, found = table(args.study, args.measured)
+    text, found = table(args.study, args.measured, args.seeds)
     if args.out is not None:
         write_atomic(args.out, text.encode())
     print(text + json.dumps(found))
