@@ -10,8 +10,8 @@ from rich.markdown import Markdown
 from dap.data import DOMAINS
 from dap.report import overview
 from dap.report.writing import read_contents, write_files, write_page
-from dap.studies import read_study
 from dap.studies.local import run_locally
+from dap.studies.study import FILES, read_study
 from dap.studies.watching import watched
 
 STUDY = """
@@ -39,8 +39,8 @@ def main() -> None:
     parser.add_argument("--sparsities", type=float, nargs="+", default=[0.2, 0.4, 0.6, 0.8, 0.9])
     parser.add_argument("--out", type=Path, default=Path("runs/demo"))
     args = parser.parse_args()
-    args.out.mkdir(parents=True, exist_ok=True)
-    file = args.out / "study.yaml"
+    file = args.out / FILES / "study.yaml"
+    file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(STUDY.format(**vars(args), threads=os.cpu_count()))
     study = read_study(file, args.out)
     left = [run for run in study.runs if not study.done(run)]  # the same command goes on where it was stopped
