@@ -64,6 +64,7 @@ def test_results_do_not_tell_methods_apart(method, dense, tmp_path):
         unmoved = bake(load_dense(dense)[0], masks)
         assert all(torch.equal(tensor, model.state_dict()[name]) for name, tensor in unmoved.state_dict().items())
     assert prune_dense(spec_of(dense, method), tmp_path / "run") == result
+    assert read_spec(tmp_path / "run") == spec_of(dense, method).resolved()
 
 
 @pytest.mark.parametrize("method", ["movement", "dap", "ior"])

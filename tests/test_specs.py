@@ -2,7 +2,7 @@ from dataclasses import asdict, replace
 
 import pytest
 
-from dap.config import FinetuneConfig, PruneConfig, TrainConfig
+from dap.config import PRESETS, FinetuneConfig, PruneConfig, TrainConfig
 from dap.errors import DapError
 from dap.methods import METHODS
 from dap.specs import BestSpec, PruneSpec, TrainSpec, folder_name, identity, read
@@ -57,6 +57,18 @@ def test_a_spec_survives_a_file(method):
         again = read(PruneSpec, json.loads(json.dumps(asdict(spec))), "spec.json")
         assert again == spec
         assert identity(again) == identity(spec)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_what_a_folder_keeps_does_not_change_with_a_preset(method, monkeypatch):
+    for allocation in (None, "flops"):
+        spec = PruneSpec(DENSE, method, allocation=allocation, prune=PruneConfig(steps=100))
+        kept = spec.resolved()
+        assert identity(kept) == identity(spec)
+        with monkeypatch.context() as patch:
+            patch.setitem(PRESETS, "paced", lambda steps: dict.fromkeys(PRESETS["paper"](steps), 7))
+            assert identity(kept.resolved()) == identity(kept)
+        assert identity(kept) == identity(spec)
 
 
 def test_ids_stay_what_they_are():

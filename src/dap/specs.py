@@ -1,4 +1,8 @@
-"""What a run is asked to do: frozen values, whose id is a hash of what they say. Imports no torch."""
+"""What a run is asked to do: frozen values, whose id is a hash of what they say. Imports no torch.
+
+`resolved` gives a specification its presets' values in place of what was left open. That is what a run's folder keeps:
+presets are tuned again, and what was made before must still be read as what it was.
+"""
 
 import hashlib
 import json
@@ -6,7 +10,7 @@ import types
 import typing
 from collections.abc import Mapping
 from dataclasses import MISSING, asdict, dataclass, field, fields, is_dataclass, replace
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 from dap.config import UNSET, FinetuneConfig, PruneConfig, TrainConfig
 from dap.errors import DapError
@@ -36,9 +40,12 @@ class TrainSpec:
 
     kind: typing.ClassVar[str] = "train"
 
+    def resolved(self) -> Self:
+        return replace(self, train=self.train.resolved(self.suite, self.objective))
+
     def canonical(self) -> dict[str, Any]:
         """What the result depends on: options that were left open have their values. Not where the images are."""
-        values = asdict(self) | {"train": self.train.resolved(self.suite, self.objective).canonical()}
+        values = asdict(self) | {"train": self.resolved().train.canonical()}
         del values["root"]
         return _usual_left_out(values)
 
@@ -58,8 +65,11 @@ class ModelSpec:
 
     kind: typing.ClassVar[str] = "model"
 
+    def resolved(self) -> Self:
+        return replace(self, train=self.train.resolved(self.suite))
+
     def canonical(self) -> dict[str, Any]:
-        values = asdict(self) | {"train": self.train.resolved(self.suite).canonical()}
+        values = asdict(self) | {"train": self.resolved().train.canonical()}
         del values["root"]
         return values
 
@@ -71,6 +81,9 @@ class BestSpec:
     candidates: tuple[TrainSpec, ...]
 
     kind: typing.ClassVar[str] = "best"
+
+    def resolved(self) -> Self:
+        return replace(self, candidates=tuple(candidate.resolved() for candidate in self.candidates))
 
     def canonical(self) -> dict[str, Any]:
         return {"candidates": [candidate.canonical() for candidate in self.candidates]}
@@ -97,14 +110,18 @@ class PruneSpec:
 
     kind: typing.ClassVar[str] = "prune"
 
-    def canonical(self) -> dict[str, Any]:
-        """What the result depends on: an option that the method does not look at plays no part."""
+    def resolved(self) -> Self:
         if self.method not in METHODS:
             raise DapError(f"there is no method {self.method!r}; choose one of {', '.join(METHODS)}")
-        method = METHODS[self.method]
+        allocation = self.allocation or METHODS[self.method].allocation
+        dense = self.dense if isinstance(self.dense, str) else self.dense.resolved()
+        return replace(self, dense=dense, prune=self.prune.resolved(channels=allocation in BY_FLOPS))
+
+    def canonical(self) -> dict[str, Any]:
+        """What the result depends on: an option that the method does not look at plays no part."""
+        config, tuning, method = self.resolved().prune, self.finetune, METHODS[self.method]
         allocation = self.allocation or method.allocation
         finetuned = method.finetuned if self.finetuned is None else self.finetuned
-        config, tuning = self.prune.resolved(channels=allocation in BY_FLOPS), self.finetune
         if tuning.steps is UNSET:
             tuning = replace(tuning, steps=config.steps)
         values = asdict(replace(self, prune=config, finetune=tuning, allocation=allocation, finetuned=finetuned))
@@ -149,6 +166,9 @@ class EvaluateSpec:
     threads: int | None = None
 
     kind: typing.ClassVar[str] = "evaluate"
+
+    def resolved(self) -> Self:
+        return self if isinstance(self.run, str) else replace(self, run=self.run.resolved())
 
     def canonical(self) -> dict[str, Any]:
         values = {**asdict(self), "run": self.run if isinstance(self.run, str) else self.run.canonical()}

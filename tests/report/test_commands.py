@@ -52,7 +52,9 @@ def asked(monkeypatch):
 )  # fmt: skip
 def test_a_command_asks_for_the_run_it_came_from(spec, asked):
     (command,) = commands_of(spec, "runs/the one")
-    assert asked(command) == (spec, "runs/the one")
+    again, place = asked(command)
+    assert (again.resolved(), place) == (spec.resolved(), "runs/the one")
+    assert commands_of(again, place) == [command]
 
 
 def test_what_a_run_needs_comes_first(asked):

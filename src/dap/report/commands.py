@@ -3,7 +3,7 @@
 import json
 import shlex
 from collections.abc import Iterator, Mapping
-from dataclasses import MISSING, asdict, fields, is_dataclass
+from dataclasses import asdict, fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,15 +16,19 @@ def commands_of(spec: Spec, out: str | Path) -> list[str]:
     >>> commands_of(TrainSpec("PACS", ("sketch",), root="data", objective="coral"), "runs/coral")
     ['dap train PACS --targets sketch --root data --objective coral --out runs/coral']
     """
+    spec = spec.resolved()
     if isinstance(spec, TrainSpec):
-        return [_command("train", spec.suite, dict(_given(spec, leave=("suite",))), out)]
+        usual: Spec | ModelSpec = TrainSpec(spec.suite, ()).resolved()
+        return [_command("train", spec.suite, dict(_given(spec, usual, leave=("suite",))), out)]
     if not isinstance(spec, PruneSpec):
         return []
-    given = dict(_given(spec, leave=("dense",)))
+    presets = PruneSpec(spec.dense, spec.method, allocation=spec.allocation).resolved().prune
+    given = dict(_given(spec, PruneSpec(spec.dense, prune=presets), leave=("dense",)))
     if isinstance(spec.dense, str):
         return [_command("prune", spec.dense, given, out)]
     if isinstance(spec.dense, ModelSpec):
-        own = dict(_given(spec.dense, leave=("model",)))
+        usual = ModelSpec(spec.dense.model, "").resolved()
+        own = dict(_given(spec.dense, usual, leave=("model",)))
         if any(name.startswith(("train.", "on-corrupt")) for name in own):  # which the command has no options for
             return []
         return [_command("prune", spec.dense.model, own | given, out)]
@@ -38,16 +42,15 @@ def _command(verb: str, what: str, options: Mapping[str, str], out: str | Path) 
     return shlex.join(["dap", verb, what, *words])
 
 
-def _given(values: Any, leave: tuple[str, ...] = (), prefix: str = "") -> Iterator[tuple[str, str]]:
-    """What differs from the defaults, as flags."""
+def _given(values: Any, usual: Any, leave: tuple[str, ...] = (), prefix: str = "") -> Iterator[tuple[str, str]]:
+    """What differs from what is usual, as flags."""
     for part in fields(values):
-        value = getattr(values, part.name)
-        default = part.default if part.default_factory is MISSING else part.default_factory()
+        value, default = getattr(values, part.name), getattr(usual, part.name)
         if part.name in leave or value == default:
             continue
         name = f"{prefix}{part.name.replace('_', '-')}"
         if is_dataclass(value) and isinstance(default, type(value)):
-            yield from _given(value, prefix=f"{name}.")
+            yield from _given(value, default, prefix=f"{name}.")
         elif isinstance(value, Mapping):
             yield from ((f"{name}.{key}", _text(item)) for key, item in value.items())
         elif isinstance(value, tuple) and not prefix:

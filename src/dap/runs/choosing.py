@@ -13,7 +13,7 @@ from dap.specs import BestSpec, folder_name
 
 def choose_best(spec: BestSpec, folder: str | Path) -> dict[str, Any]:
     """Choose among finished trainings, whose folders are beside `folder`; of equals the first."""
-    folder = Path(folder)
+    spec, folder = spec.resolved(), Path(folder)
     if (done := finished(folder, spec)) is not None:
         return done
     names = [folder_name(candidate) for candidate in spec.candidates]

@@ -32,7 +32,7 @@ def evaluate_run(
     spec: EvaluateSpec, folder: str | Path, *, engine: Engine | None = None, on_step: Told | None = None
 ) -> dict[str, Any]:
     """Evaluate the models of a finished run, and write the result to `folder`. What was stopped goes on."""
-    engine, folder = engine or Engine(), Path(folder)
+    spec, engine, folder = spec.resolved(), engine or Engine(), Path(folder)
     done, run = finished(folder, spec), place_of(spec.run, folder)
     if done is not None:
         if run.exists() and done["content"] != _content(run):

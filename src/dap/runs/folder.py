@@ -1,6 +1,6 @@
 """A run's folder: whose it is, what made it, what it saw, and how it ended.
 
-spec.json          what was asked for, and its id
+spec.json          what was asked for, with the values of presets, and its id
 environment.json   versions, machine and git state of every start that differs, and the seconds it took in all
 metrics.jsonl      a line per step; of lines for one step, as after a resume, the last counts
 failure.json       the traceback, if the last attempt failed

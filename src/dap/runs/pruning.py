@@ -60,7 +60,7 @@ def prune_dense(
 
     `dense` is the folder of the dense training, where the specification does not say it.
     """
-    engine, folder = engine or Engine(), Path(folder)
+    spec, engine, folder = spec.resolved(), engine or Engine(), Path(folder)
     done = _finished(folder, spec)
     if done is not None and not is_there(spec, folder, dense):
         return done

@@ -46,20 +46,19 @@ def train_dense(
     >>> list(train_dense(spec, tmp / "run")["targets"])
     ['rotated']
     """
-    engine, folder = engine or Engine(), Path(folder)
+    spec, engine, folder = spec.resolved(), engine or Engine(), Path(folder)
     if (done := finished(folder, spec, MODEL, OBJECTIVE)) is not None:
         return done
     objective = make_objective(spec.objective, spec.options, spec.suite)
-    config = spec.train.resolved(spec.suite, spec.objective)
     suite = suite_of(spec)
-    sources = divide(suite, spec.targets, config.seed)
+    sources = divide(suite, spec.targets, spec.train.seed)
     model = build(spec, suite)
     with working_in(folder, spec, engine) as metrics, threads(spec.threads):
         if (done := finished(folder, spec, MODEL, OBJECTIVE)) is not None:  # someone else has been faster
             return done
 
         def note(stats: TrainStats) -> None:
-            metrics.add(stage="training", steps=config.steps, **stats._asdict())
+            metrics.add(stage="training", steps=spec.train.steps, **stats._asdict())
             if on_step is not None:
                 on_step(stats)
 
@@ -67,7 +66,7 @@ def train_dense(
         dense = train(
             model,
             sources.train,
-            config,
+            spec.train,
             objective=objective,
             validation=sources.held_out,
             watch=watch,
