@@ -39,8 +39,8 @@ def _paced_preset(steps: int | None) -> dict[str, Any]:
         "f_start": 0,
         "f_update": max(1, steps // 250),
         "average": max(0.0, 1 - 25 / steps),  # over a twenty-fifth of the run
-        "start": 2.0,
-        "curve": 2.5,
+        "start": 1.5,
+        "curve": 2.0,
     }
 
 

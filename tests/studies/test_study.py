@@ -129,7 +129,7 @@ def test_the_projects_own_studies_are_sound():
     assert len(studies) >= 3
     on_pacs = {name: study for name, study in studies.items() if name.startswith("pacs")}
     results = Path("docs/results/pacs")  # one folder a setting: reports do not mix them
-    others = {"pacs-112": "112-pixels", "pacs-resnet50": "resnet50", "pacs-preset": "preset"}
+    others = {"pacs-112": "112-pixels", "pacs-resnet50": "resnet50", "pacs-preset": "preset", "pacs-start-2": "start-2"}
     assert {name: study.folder for name, study in on_pacs.items()} == dict.fromkeys(on_pacs, results) | {
         name: results / folder for name, folder in others.items()
     }
