@@ -27,7 +27,6 @@ from dap.errors import DapError
 from dap.evaluation import score
 from dap.evaluation.attacks import EPSILONS
 from dap.masking import maskable_weights
-from dap.methods import BY_FLOPS
 from dap.objectives import Objective
 from dap.pruning import prune
 from dap.runs.folder import read_spec, threads
@@ -120,7 +119,7 @@ def expect(spec: Spec, costs: Costs) -> Estimate:
     """Costs may be those of another run of the same kind."""
     both = costs.held_out + costs.unseen
     if isinstance(spec, TrainSpec):
-        config = spec.train.resolved(spec.suite, spec.objective)
+        config = spec.resolved().train
         steps = {"training": config.steps}
         evaluated = _checks(config) * both + costs.unseen
         disk = costs.state + costs.model
@@ -282,7 +281,7 @@ def _open(dense: TrainSpec | ModelSpec, suite: Suite, sources: Sources) -> tuple
 
 
 def _train(stage: _Stage, spec: TrainSpec) -> None:
-    config = replace(spec.train.resolved(spec.suite, spec.objective), steps=_STEPS, check_every=_STEPS)
+    config = replace(spec.resolved().train, steps=_STEPS, check_every=_STEPS)
     train(
         stage.model,
         stage.batches,
@@ -317,7 +316,7 @@ def _prune(stage: _Stage, spec: PruneSpec) -> None:
         finetuned=spec.finetuned,
         recalibrated=spec.recalibrated,
         raw=spec.raw,
-        config=replace(spec.prune.resolved(channels=spec.allocation in BY_FLOPS), steps=_STEPS),
+        config=replace(spec.resolved().prune, steps=_STEPS),
         train=replace(spec.finetune.over(stage.train), steps=_STEPS, check_every=_STEPS),
         validation=stage.validation,
     )

@@ -42,7 +42,7 @@ def _do(spec: Spec, folder: Path, tell: Callable[[Progress], None], device: str 
 
     engine = engine_on(device, getattr(spec, "precision", "32-true"))
     if isinstance(spec, TrainSpec):
-        steps = spec.train.resolved(spec.suite, spec.objective).steps
+        steps = spec.resolved().train.steps
         result = train_dense(
             spec,
             folder,

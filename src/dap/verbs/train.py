@@ -85,12 +85,12 @@ def train_suite(
         precision=precision,
     )
     engine = launch(devices, nodes, precision, accelerator)
-    config = train.resolved(suite, objective)
+    steps = spec.resolved().train.steps
     if dry_run:
         return rehearse(spec, json, engine)
     with (
         curves(out, tensorboard and engine.first),
-        progress("dense training", config.steps, quiet=not engine.first) as advance,
+        progress("dense training", steps, quiet=not engine.first) as advance,
     ):
         result = train_dense(
             spec, out, engine=engine, on_step=lambda stats: advance(f"loss {stats.loss:.3f}", stats.step)
