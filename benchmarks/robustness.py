@@ -14,8 +14,8 @@ from statistics import fmean, stdev
 from typing import Any
 
 from dap.specs import EvaluateSpec, PruneSpec, TrainSpec
-from dap.studies import Study, read_study
 from dap.studies.local import run_locally
+from dap.studies.study import FILES, Study, read_study
 from dap.studies.watching import watched
 
 STUDY = """
@@ -122,9 +122,10 @@ def main() -> None:
     parser.add_argument("--images", type=int, default=100, help="of each domain, for attacks and corruptions")
     parser.add_argument("--workers", type=int, default=2)
     args = parser.parse_args()
-    args.out.mkdir(parents=True, exist_ok=True)
-    (args.out / "study.yaml").write_text(STUDY.format(seeds=args.seeds, images=args.images))
-    study = read_study(args.out / "study.yaml", args.out)
+    file = args.out / FILES / "study.yaml"
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(STUDY.format(seeds=args.seeds, images=args.images))
+    study = read_study(file, args.out)
     with watched(study, len(study.runs), 0) as events:
         run_locally(study, list(study.runs), args.workers, events=events)
     found = results(study)

@@ -98,6 +98,6 @@ def test_reading_options_does_not_import_torch():
 
 def test_the_path_is_curved_for_weights_and_straight_for_channels_unless_it_is_set():
     weights, channels = PruneConfig().resolved().paced, PruneConfig().resolved(channels=True).paced
-    assert (weights.start, weights.curve) == (2.0, 2.5)
+    assert (weights.start, weights.curve) == (1.5, 2.0)
     assert (channels.start, channels.curve) == (1.0, 1.0)
     assert PruneConfig(paced=PacedSchedule(curve=3.0)).resolved().paced == PacedSchedule(start=1.5, curve=3.0)

@@ -7,6 +7,7 @@ import pkgutil
 import re
 import subprocess
 import sys
+from operator import attrgetter
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ from torch.utils.data import TensorDataset
 
 import dap
 from conftest import make_batches, make_model
+from dap.config import PruneConfig
 from data.small_suites import make_folder
 
 ROOT = Path(__file__).parents[1]
@@ -49,10 +51,31 @@ def test_python_in_the_docs(page, tmp_path, monkeypatch):
     assert dap.Masks.load("masks.safetensors").total > 0
 
 
+def _anchors(page):
+    """Of its headings, as GitHub makes them."""
+    headings = re.findall(r"^#+ (.+)$", page.read_text(), flags=re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
 def test_links_in_the_docs():
     for page in [ROOT / "README.md", *ROOT.glob("docs/**/*.md")]:
-        for target in re.findall(r"\]\(([^)#:]+)\)", page.read_text()):
-            assert (page.parent / target).exists(), f"{page.name}: {target}"
+        for target, anchor in re.findall(r"\]\(([^)#:]*)(?:#([^)]+))?\)", page.read_text()):
+            other = page.parent / target if target else page
+            assert other.exists(), f"{page.name}: {target}"
+            assert not anchor or anchor in _anchors(other), f"{page.name}: {target}#{anchor}"
+
+
+def test_the_table_of_options_is_what_presets_have():
+    configs = [PruneConfig().resolved(), PruneConfig().resolved(channels=True), PruneConfig("paper").resolved()]
+    section = (ROOT / "docs" / "pruning.md").read_text().split("## Options of mask learning")[1].split("## ")[0]
+    rows = re.findall(r"^\| (`.+`) \| [^|]+ \| (.+) \| (.+) \| (.+) \|$", section, re.MULTILINE)
+    found = {name: cells for name, *cells in rows}
+    assert len(found) >= 10
+    for name, cells in found.items():
+        for cell, config in zip(cells, configs, strict=True):
+            values = [attrgetter(part)(config) for part in re.findall(r"`(.+?)`", name)]
+            values = [one for value in values for one in (value if isinstance(value, tuple) else (value,))]
+            assert cell in (", ".join(f"{value:g}" for value in values), "–"), name
 
 
 def test_demo(tmp_path):
