@@ -27,6 +27,7 @@ from dap.evaluation import accuracy
 from dap.report import Record
 from dap.report.findings import Finding, Point
 from dap.runs import TrainSpec, train_dense
+from dap.runs.evaluating import content_of
 from dap.runs.folder import read_spec
 from dap.runs.opening import open_dense
 from dap.specs import PruneSpec, folder_name
@@ -181,6 +182,10 @@ def test_kept_results_are_what_their_specs_ask_for():
     assert kept
     for folder in kept:
         assert folder_name(read_spec(folder)) == folder.name
+        assert read_spec(folder).resolved() == read_spec(folder)
+        if folder.name.startswith("evaluate"):
+            found = json.loads((folder / "result.json").read_text())
+            assert found["content"] == content_of(folder.parent / found["run"])
 
 
 def test_pages_are_filled_from_the_files_of_a_report(tmp_path):

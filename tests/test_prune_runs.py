@@ -1,6 +1,7 @@
 """A pruning as a run: one kind of folder for all methods."""
 
 import importlib
+import json
 import shutil
 from dataclasses import replace
 
@@ -19,6 +20,7 @@ from dap.models import small_resnet
 from dap.report import read_records
 from dap.report.overlaps import read_overlaps
 from dap.runs import PruneSpec, TrainSpec, divide, load_pruned, prune_dense, read_metrics, read_spec, train_dense
+from dap.runs.opening import open_dense
 from dap.runs.rehearsal import rehearse
 from dap.specs import ModelSpec, identity
 from small_studies import small_suite
@@ -184,6 +186,20 @@ def test_what_is_no_dense_training(dense, tmp_path):
     with pytest.raises(DapError, match="has format none, this version of dap has 1: make the run again"):
         prune_dense(spec_of(tmp_path, "random"), tmp_path / "run")
     assert not (tmp_path / "run").exists()
+
+
+def test_what_a_dense_training_left_open_has_its_values(dense, tmp_path):
+    """Fine-tuning goes on as training did, also from a folder that was made when these were not kept."""
+    older = shutil.copytree(dense, tmp_path / "older")
+    values = json.loads((older / "spec.json").read_text())
+    assert values["spec"]["train"]["check_every"] == 300
+    values["spec"]["train"]["check_every"] = None
+    (older / "spec.json").write_text(json.dumps(values))
+    assert open_dense(spec_of(older, "random"), tmp_path / "run").train == read_spec(dense).train
+    values["id"] = "0123456789ab"  # as if what was left open were something else now
+    (older / "spec.json").write_text(json.dumps(values))
+    with pytest.raises(DapError, match="asks for something else in this version of dap: make the run again"):
+        read_spec(older)
 
 
 def test_raw_masks_beside_averaged_ones(dense, tmp_path):

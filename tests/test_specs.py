@@ -5,7 +5,7 @@ import pytest
 from dap.config import PRESETS, FinetuneConfig, PruneConfig, TrainConfig
 from dap.errors import DapError
 from dap.methods import METHODS
-from dap.specs import BestSpec, PruneSpec, TrainSpec, folder_name, identity, read
+from dap.specs import BestSpec, EvaluateSpec, ModelSpec, PruneSpec, TrainSpec, folder_name, identity, read
 
 DENSE = TrainSpec("digits", ("plain",), train=TrainConfig(seed=1))
 
@@ -61,14 +61,20 @@ def test_a_spec_survives_a_file(method):
 
 @pytest.mark.parametrize("method", METHODS)
 def test_what_a_folder_keeps_does_not_change_with_a_preset(method, monkeypatch):
-    for allocation in (None, "flops"):
-        spec = PruneSpec(DENSE, method, allocation=allocation, prune=PruneConfig(steps=100))
-        kept = spec.resolved()
-        assert identity(kept) == identity(spec)
-        with monkeypatch.context() as patch:
-            patch.setitem(PRESETS, "paced", lambda steps: dict.fromkeys(PRESETS["paper"](steps), 7))
-            assert identity(kept.resolved()) == identity(kept)
-        assert identity(kept) == identity(spec)
+    own = ModelSpec("mine.nets:build", "images")
+    specs = [PruneSpec(dense, method, prune=PruneConfig(steps=100)) for dense in (DENSE, own, BestSpec((DENSE,)))]
+    specs += [replace(specs[0], allocation="flops"), EvaluateSpec(specs[0])]
+    before = [(identity(spec), spec.resolved()) for spec in specs]
+    monkeypatch.setitem(PRESETS, "paced", lambda steps: PRESETS["paper"](steps) | {"alpha": 7.0, "start": 7.0})
+    assert PruneConfig().resolved().alpha == 7
+    for id_, kept in before:
+        assert kept.resolved() == kept
+        assert identity(kept) == id_
+
+
+def test_a_whole_number_may_stand_for_a_float():
+    whole, float_ = (PruneSpec("x", prune=PruneConfig(alpha=alpha)) for alpha in (2, 2.0))
+    assert identity(whole) == identity(float_)
 
 
 def test_ids_stay_what_they_are():

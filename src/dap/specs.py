@@ -1,7 +1,8 @@
 """What a run is asked to do: frozen values, whose id is a hash of what they say. Imports no torch.
 
-`resolved` gives a specification its presets' values in place of what was left open. That is what a run's folder keeps:
-presets are tuned again, and what was made before must still be read as what it was.
+`resolved` gives the options of training and of mask learning the values of their presets. That is what a run's folder
+keeps: presets are tuned again, and what was made before must still be read as what it was. What the table of methods
+decides (allocation, sparsities, fine-tuning) stays open.
 """
 
 import hashlib
@@ -111,16 +112,21 @@ class PruneSpec:
     kind: typing.ClassVar[str] = "prune"
 
     def resolved(self) -> Self:
+        dense = self.dense if isinstance(self.dense, str) else self.dense.resolved()
+        return replace(self, dense=dense, prune=self._config())
+
+    def _allocation(self) -> str:
         if self.method not in METHODS:
             raise DapError(f"there is no method {self.method!r}; choose one of {', '.join(METHODS)}")
-        allocation = self.allocation or METHODS[self.method].allocation
-        dense = self.dense if isinstance(self.dense, str) else self.dense.resolved()
-        return replace(self, dense=dense, prune=self.prune.resolved(channels=allocation in BY_FLOPS))
+        return self.allocation or METHODS[self.method].allocation
+
+    def _config(self) -> PruneConfig:
+        config = self.prune.resolved(channels=self._allocation() in BY_FLOPS)
+        return replace(config, alpha=0.0) if self.method == "agnostic" else config
 
     def canonical(self) -> dict[str, Any]:
         """What the result depends on: an option that the method does not look at plays no part."""
-        config, tuning, method = self.resolved().prune, self.finetune, METHODS[self.method]
-        allocation = self.allocation or method.allocation
+        allocation, config, tuning, method = self._allocation(), self._config(), self.finetune, METHODS[self.method]
         finetuned = method.finetuned if self.finetuned is None else self.finetuned
         if tuning.steps is UNSET:
             tuning = replace(tuning, steps=config.steps)
@@ -128,8 +134,6 @@ class PruneSpec:
         values["dense"] = self.dense if isinstance(self.dense, str) else self.dense.canonical()
         if self.sparsities is None and ":" not in allocation:
             values["sparsities"] = method.sparsities(allocation)
-        if self.method == "agnostic":
-            values["prune"]["alpha"] = 0.0
         if config.paced.start == 1:  # an option that came later
             del values["prune"]["paced"]["start"]
         if not method.learns:
@@ -206,6 +210,7 @@ def identity(spec: Spec) -> str:
     >>> identity(TrainSpec("digits", ("plain",))) == identity(TrainSpec("digits", ("plain",), root="elsewhere"))
     True
     """
+    spec = read(type(spec), asdict(spec), spec.kind)  # a whole number in place of a float is one, as in a file
     content = json.dumps({"kind": spec.kind, **spec.canonical()}, sort_keys=True)
     return hashlib.sha256(content.encode()).hexdigest()[:12]
 

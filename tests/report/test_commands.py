@@ -46,7 +46,11 @@ def asked(monkeypatch):
         DENSE,
         replace(DENSE, objective="miro", options={"weight": 0.25}, train=TrainConfig(swad=SwadConfig(4, 4), seed=3)),
         PruneSpec("runs/a dense", "taylor", (0.5, 0.8), allocation="erk", finetuned=True, finetune=FinetuneConfig(7)),
-        PruneSpec("x", prune=PruneConfig(temperature=(1.0, 0.5), include=("a*", "b"), paced=PacedSchedule(curve=2.0))),
+        PruneSpec("x", prune=PruneConfig(temperature=(1.0, 0.5), include=("a*", "b"), paced=PacedSchedule(curve=3.0))),
+        PruneSpec("x", prune=PruneConfig("paper", steps=500, alpha=5.0)),
+        PruneSpec("x", prune=PruneConfig(steps=2000, learning_rate=0.05, f_update=2, average=0.95)),
+        replace(DENSE, train=TrainConfig(swad=SwadConfig(), check_every=300)),
+        replace(DENSE, suite="DomainNet", objective="miro", train=TrainConfig(steps=5001)),
         PruneSpec(ModelSpec("mine.nets:build", "images", ("night",), pixels=32, weights="w.pth"), watch_every=5),
     ],
 )  # fmt: skip
@@ -55,6 +59,12 @@ def test_a_command_asks_for_the_run_it_came_from(spec, asked):
     again, place = asked(command)
     assert (again.resolved(), place) == (spec.resolved(), "runs/the one")
     assert commands_of(again, place) == [command]
+
+
+def test_a_command_has_what_is_not_usual():
+    (command,) = commands_of(PruneSpec("x", prune=PruneConfig(steps=2000, paced=PacedSchedule(curve=3.0))), "y")
+    assert command == "dap prune x --prune.steps 2000 --prune.paced.curve 3.0 --out y"
+    assert commands_of(replace(DENSE, targets=()), "y") == []
 
 
 def test_what_a_run_needs_comes_first(asked):

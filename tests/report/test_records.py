@@ -16,6 +16,7 @@ from dap.report.charts import Look
 from dap.report.figures import dynamics, layers
 from dap.report.tables import image_differences
 from dap.report.writing import read_contents
+from dap.specs import EvaluateSpec, identity, read
 from dap.studies.work import work_on
 from small_studies import THREE, make_study
 
@@ -87,6 +88,7 @@ def test_kinds_of_evaluations_are_chosen_apart(study, records, findings, tmp_pat
         values = json.loads(file.read_text())
         if number:  # all others have attacks with other settings
             values["spec"]["seed"] = 1
+            values["id"] = identity(read(EvaluateSpec, values["spec"], "spec"))
             file.write_text(json.dumps(values))
     again = read_findings(tmp_path / "runs", records)
     assert len(again.histograms) == len(findings.histograms)

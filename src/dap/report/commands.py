@@ -3,10 +3,11 @@
 import json
 import shlex
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, fields, is_dataclass
+from dataclasses import asdict, fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from dap.config import PruneConfig, TrainConfig
 from dap.specs import ModelSpec, PruneSpec, Spec, TrainSpec, folder_name
 
 
@@ -18,17 +19,19 @@ def commands_of(spec: Spec, out: str | Path) -> list[str]:
     """
     spec = spec.resolved()
     if isinstance(spec, TrainSpec):
-        usual: Spec | ModelSpec = TrainSpec(spec.suite, ()).resolved()
-        return [_command("train", spec.suite, dict(_given(spec, usual, leave=("suite",))), out)]
+        train = TrainConfig(swad=spec.train.swad).resolved(spec.suite, spec.objective)
+        usual = TrainSpec(spec.suite, (), train=replace(train, swad=None))
+        return [_command("train", spec.suite, dict(_given(spec, usual, leave=("suite",))), out)] if spec.targets else []
     if not isinstance(spec, PruneSpec):
         return []
-    presets = PruneSpec(spec.dense, spec.method, allocation=spec.allocation).resolved().prune
+    open_, steps = PruneConfig(spec.prune.coefficient), spec.prune.steps  # which other values follow from
+    presets = replace(spec, prune=replace(open_, steps=steps)).resolved().prune
+    presets = replace(presets, coefficient=PruneConfig.coefficient, steps=open_.resolved().steps)
     given = dict(_given(spec, PruneSpec(spec.dense, prune=presets), leave=("dense",)))
     if isinstance(spec.dense, str):
         return [_command("prune", spec.dense, given, out)]
     if isinstance(spec.dense, ModelSpec):
-        usual = ModelSpec(spec.dense.model, "").resolved()
-        own = dict(_given(spec.dense, usual, leave=("model",)))
+        own = dict(_given(spec.dense, ModelSpec(spec.dense.model, "").resolved(), leave=("model",)))
         if any(name.startswith(("train.", "on-corrupt")) for name in own):  # which the command has no options for
             return []
         return [_command("prune", spec.dense.model, own | given, out)]

@@ -1,6 +1,7 @@
 """An evaluation as a run: accuracy, and if asked for attacks, corruptions, and what masks tell."""
 
 import hashlib
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import partial
@@ -18,7 +19,7 @@ from dap.evaluation.attacks import EPSILONS, Attack, NotAttackable, named, under
 from dap.evaluation.autoattack import auto_attack, check_auto_attack
 from dap.evaluation.corruptions import check_corruptible, on_corruptions
 from dap.evaluation.pixels import InPixels, Joined
-from dap.runs.folder import RESULT, Metrics, as_read, finished, read_metrics, threads, working_in, write_json
+from dap.runs.folder import RESULT, Metrics, as_read, finished, read_json, read_metrics, threads, working_in, write_json
 from dap.runs.interpreting import interpret
 from dap.runs.opening import place_of
 from dap.runs.sources import Sources
@@ -35,23 +36,26 @@ def evaluate_run(
     spec, engine, folder = spec.resolved(), engine or Engine(), Path(folder)
     done, run = finished(folder, spec), place_of(spec.run, folder)
     if done is not None:
-        if run.exists() and done["content"] != _content(run):
+        if run.exists() and done["content"] != content_of(run):
             raise DapError(f"{folder} is about a run that was in {run} before: choose another folder, or remove it")
         return done
     subjects = open_to_evaluate(spec, run)  # refuses what is wrong before the folder is ours
     with working_in(folder, spec, engine) as log, threads(spec.threads):
         if (done := finished(folder, spec)) is not None:  # someone else has been faster
             return done
-        result = {"spec": asdict(spec), "run": run.name, "content": _content(run)}
+        result = {"spec": asdict(spec), "run": run.name, "content": content_of(run)}
         cells = Cells(log, result["content"], read_metrics(folder))
         result |= evaluate(spec, run, subjects, folder, engine.device, cells=cells, on_step=on_step)
         write_json(folder / RESULT, result)
     return as_read(result)
 
 
-def _content(run: Path) -> str:
-    """What a run came to, or a file holds, in short."""
-    return hashlib.sha256((run if run.is_file() else run / RESULT).read_bytes()).hexdigest()
+def content_of(run: Path) -> str:
+    """What a run came to, or a file holds, in short; how the run was asked for may be written in other words since."""
+    if run.is_file():
+        return hashlib.sha256(run.read_bytes()).hexdigest()
+    found = {name: value for name, value in read_json(run / RESULT).items() if name != "spec"}
+    return hashlib.sha256(json.dumps(found, sort_keys=True).encode()).hexdigest()
 
 
 class Cells:

@@ -122,7 +122,10 @@ def read_spec(folder: str | Path) -> Spec:
     if values.get("format") != FORMAT or values.get("kind") not in KINDS:
         found = values.get("format", "none")
         raise DapError(f"{file} has format {found}, this version of dap has {FORMAT}: make the run again")
-    return read(KINDS[values["kind"]], values["spec"], str(file))
+    spec = read(KINDS[values["kind"]], values["spec"], str(file))
+    if values.get("id") != identity(spec):  # it leaves open what presets have other values for since
+        raise DapError(f"{file} asks for something else in this version of dap: make the run again")
+    return spec
 
 
 def read_metrics(folder: str | Path) -> list[dict[str, Any]]:

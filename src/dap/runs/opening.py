@@ -52,7 +52,7 @@ def open_dense(spec: PruneSpec, folder: Path, moved_to: Path | None = None, root
         raise DapError(f"{place} is no dense training: give the folder of one")
     trained = trained if root is None else replace(trained, root=root)
     sources = divide(suite_of(trained), trained.targets, trained.train.seed)
-    return Opened(model, objective, card, sources, trained.train)
+    return Opened(model, objective, card, sources, trained.resolved().train)
 
 
 def is_there(spec: PruneSpec, folder: Path, moved_to: Path | None = None) -> bool:
@@ -77,7 +77,7 @@ def open_model(spec: ModelSpec, suite: Suite) -> Opened:
     model = _own(spec) if ":" in spec.model else _of_timm(spec, suite)
     notes = {**notes_of(spec, suite), "sources": list(sources.train)}
     card = ModelCard(suite.classes, suite.pixels, suite.mean, suite.std, notes)
-    return Opened(model.eval(), Erm(), card, sources, spec.train)
+    return Opened(model.eval(), Erm(), card, sources, spec.resolved().train)
 
 
 def _own(spec: ModelSpec) -> nn.Module:

@@ -125,7 +125,8 @@ def expect(spec: Spec, costs: Costs) -> Estimate:
         disk = costs.state + costs.model
     elif isinstance(spec, PruneSpec):
         values, models = spec.canonical(), _models(spec)
-        tuning = replace(spec.finetune.over(dense_of(spec).train), steps=values.get("finetune", {}).get("steps", 1))
+        tuning = spec.finetune.over(dense_of(spec).resolved().train)
+        tuning = replace(tuning, steps=values.get("finetune", {}).get("steps", 1))
         steps = {
             "mask learning": values["prune"].get("steps", 0),
             "scoring": spec.batches,
