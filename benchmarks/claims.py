@@ -194,12 +194,13 @@ def on_sources(claim: Claim) -> float | None:
 
 
 def verdict(claim: Claim, found: Difference) -> str:
-    """By the mean over all trials, and whether its interval has what is claimed inside: then the question is open."""
+    """By the mean over all trials. Where its interval has what is claimed inside, or trials are few, it is open."""
     if found.seeds < 2 or found.low is None or found.high is None:
         return "open: one trial"
+    enough = found.seeds >= 4
     if found.mean >= claim.least:
-        return "holds" if found.low >= claim.least else "holds partly: on average; open"
-    return "does not hold here" if found.high < claim.least else "does not hold on average; open"
+        return "holds" if enough and found.low >= claim.least else "holds partly: on average; open"
+    return "does not hold here" if enough and found.high < claim.least else "does not hold on average; open"
 
 
 def show(found: Difference | None) -> str:
