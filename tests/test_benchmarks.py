@@ -167,9 +167,10 @@ def test_a_dense_model_is_compared_with_its_neighbours():
 def test_the_page_of_claims_is_what_the_kept_results_say(tmp_path):
     results = Path(__file__).parents[1] / "docs" / "results"
     (tmp_path / "claims.md").write_text(claims.table(results / "pacs")[0])
-    (tmp_path / "claims-preset.md").write_text(claims.table(results / "pacs" / "preset", measured=True)[0])
+    for name in ("preset", "start-2"):
+        (tmp_path / f"claims-{name}.md").write_text(claims.table(results / "pacs" / name, measured=True)[0])
     page = shutil.copy(results / "pacs-claims.md", tmp_path / "page.md")
-    assert pages.fill(page, tmp_path) == (["claims", "claims-preset"], [])
+    assert pages.fill(page, tmp_path) == (["claims", "claims-preset", "claims-start-2"], [])
     assert page.read_text() == (results / "pacs-claims.md").read_text()
 
 
