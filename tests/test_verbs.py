@@ -101,7 +101,9 @@ def test_evaluate(home, here):
     here("evaluate", "sparse/", "--out", "numbers")
     assert json.loads(Path("numbers", "result.json").read_text())["models"]["0.8"] == models["0.8"]
     kept = Path("sparse", "result.json").read_text()
-    Path("sparse", "result.json").write_text(kept + " ")  # as if another run were there
+    Path("sparse", "result.json").write_text(json.dumps({**json.loads(kept), "spec": "in other words"}))
+    here("evaluate", "sparse", "--out", "numbers")
+    Path("sparse", "result.json").write_text(json.dumps({**json.loads(kept), "sparse": {}}))  # another run
     assert "is about a run that was in sparse before" in here("evaluate", "sparse", "--out", "numbers", code=1)
     Path("sparse", "result.json").write_text(kept)
     assert here("evaluate", "sparse", "--dry-run").startswith("time    about")
