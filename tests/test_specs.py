@@ -72,6 +72,12 @@ def test_what_a_folder_keeps_does_not_change_with_a_preset(method, monkeypatch):
         assert identity(kept) == id_
 
 
+def test_agnostic_masks_have_no_alpha():
+    specs = [PruneSpec(DENSE, "agnostic", prune=config) for config in (PruneConfig(), PruneConfig(alpha=3.0))]
+    assert identity(specs[0]) == identity(specs[1])
+    assert {spec.resolved().prune.alpha for spec in specs} == {0.0}
+
+
 def test_a_whole_number_may_stand_for_a_float():
     whole, float_ = (PruneSpec("x", prune=PruneConfig(alpha=alpha)) for alpha in (2, 2.0))
     assert identity(whole) == identity(float_)
