@@ -126,6 +126,7 @@ def test_the_least_is_cut_for_a_size(export):
     assert wrong == "dap: no model meets the wish, not even the one that cuts 60.0%: prune further\n"
 
 
+@pytest.mark.slow
 def test_the_least_is_cut_for_a_latency_and_people_read_a_table(export, capsys):
     assert main(["export", "tuned", "--target-latency", "10x", "--out", "fast.onnx"]) == 0
     lines = capsys.readouterr().out.splitlines()

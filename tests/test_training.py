@@ -112,6 +112,7 @@ def test_norms_in_training_mode_see_all_domains_as_one_batch(monkeypatch):
     assert same(weights_of(joint), weights_of(large))
 
 
+@pytest.mark.slow
 def test_killed_at_random_steps_and_resumed_it_ends_with_the_same_bits(tmp_path):
     steps = sorted(random.Random(1).sample(range(4, 38), 2))
     printed = kill_at(steps, "dense", tmp_path / "run.safetensors", tmp_path / "model.safetensors")

@@ -89,6 +89,7 @@ def test_studies_that_share_a_folder(study, tmp_path):
     assert main(shlex.split(origin.commands[1])[1:]) == 0  # which is done
 
 
+@pytest.mark.slow
 def test_a_study_of_500_runs(records, findings, study):
     """In time, and not too large."""
 
