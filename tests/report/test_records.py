@@ -16,6 +16,7 @@ from dap.report.charts import Look
 from dap.report.figures import dynamics, layers
 from dap.report.tables import image_differences
 from dap.report.writing import read_contents
+from dap.runs import read_spec
 from dap.specs import EvaluateSpec, identity, read
 from dap.studies.work import work_on
 from small_studies import THREE, make_study
@@ -80,6 +81,12 @@ def test_curves_of_earlier_versions_are_in_their_log(study, findings, tmp_path):
         file.write_text(json.dumps(result))
     again = read_findings(tmp_path / "runs", read_records(tmp_path / "runs"))
     assert sorted(map(repr, again.points)) == sorted(map(repr, findings.points))
+
+
+def test_folders_keep_the_values_of_presets(study):
+    specs = [read_spec(file.parent) for file in study.folder.glob("*/spec.json")]
+    assert {spec.kind for spec in specs} >= {"train", "prune", "evaluate"}
+    assert all(spec == spec.resolved() for spec in specs)
 
 
 def test_kinds_of_evaluations_are_chosen_apart(study, records, findings, tmp_path):
