@@ -4,7 +4,8 @@ from torch.utils.data import TensorDataset
 
 import dap
 from conftest import make_batches
-from dap.dense import MODEL, OBJECTIVE, load_dense, save_dense
+from dap.dense import load_dense, save_dense
+from dap.layout import MODEL, OBJECTIVE
 from dap.models import ModelCard, small_resnet
 from dap.objectives import OBJECTIVES
 

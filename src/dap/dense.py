@@ -5,10 +5,9 @@ from pathlib import Path
 
 from dap.checkpoints import load_state, save_state
 from dap.errors import DapError
+from dap.layout import MODEL, OBJECTIVE
 from dap.models import Classifier, ModelCard, load_classifier, save_classifier
 from dap.objectives import OBJECTIVES, Objective
-
-MODEL, OBJECTIVE = "model.safetensors", "objective.safetensors"
 
 
 def save_dense(

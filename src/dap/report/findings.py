@@ -9,8 +9,9 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from dap.layout import METRICS, RESULT, SPEC
 from dap.report.records import Record, run_places, study_runs
-from dap.runs.folder import METRICS, RESULT, SPEC, intact, read_json, read_metrics, read_spec
+from dap.runs.folder import intact, read_json, read_metrics, read_spec
 from dap.runs.opening import place_of
 from dap.specs import EvaluateSpec, PruneSpec, TrainSpec, folder_name
 

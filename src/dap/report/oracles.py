@@ -8,11 +8,12 @@ from statistics import fmean
 from typing import Any
 
 from dap.evaluation import TargetScore, oracle
+from dap.layout import RESULT
 from dap.report.records import Record
 from dap.report.series import DENSE
 from dap.report.statistics import mean_of, over_domains
 from dap.report.table import Column, Row, Table
-from dap.runs.folder import RESULT, intact, read_json, read_spec
+from dap.runs.folder import intact, read_json, read_spec
 from dap.specs import BestSpec, folder_name
 
 _NOTE = (

@@ -8,12 +8,12 @@ from itertools import combinations
 from pathlib import Path
 
 from dap.evaluation.interpretation import chance_overlap
+from dap.layout import MASKS, folder_of
 from dap.masks import Masks
 from dap.report.records import Record
 from dap.report.statistics import mean_of
 from dap.report.table import Column, Row, Table, sparsity_title
 from dap.report.tables import in_order
-from dap.runs.pruning import masks_file
 
 BETWEEN = {"series": "methods", "seed": "seeds", "targets": "unseen domains"}
 
@@ -43,7 +43,7 @@ def read_overlaps(folder: str | Path, records: Sequence[Record], only: str | Non
     @cache
     def masks(run: str, wished: str) -> Masks | None:
         name, _, inner = run.partition("/")
-        file = masks_file((folder if name == folder.name else folder / name) / inner, wished)
+        file = folder_of((folder if name == folder.name else folder / name) / inner, wished) / MASKS
         return Masks.load(file) if file.is_file() else None
 
     found = []

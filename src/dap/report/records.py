@@ -9,11 +9,11 @@ from statistics import fmean
 from typing import Any
 
 from dap.errors import DapError
+from dap.layout import RAW, RESULT, SPEC
 from dap.methods import METHODS
 from dap.report.series import DENSE, name_series
-from dap.runs.folder import RESULT, SPEC, intact, read_json, read_spec
+from dap.runs.folder import intact, read_json, read_spec
 from dap.runs.opening import place_of
-from dap.runs.pruning import RAW
 from dap.specs import BestSpec, EvaluateSpec, ModelSpec, PruneSpec, Spec, TrainSpec, folder_name
 from dap.studies import read_study
 from dap.studies.study import kept_files

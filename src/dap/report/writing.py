@@ -7,6 +7,7 @@ from typing import Any
 
 from dap.errors import DapError
 from dap.files import write_atomic
+from dap.layout import RESULT
 from dap.report.charts import charts_are_here, write_figures
 from dap.report.figures import all_figures
 from dap.report.findings import read_findings
@@ -17,7 +18,6 @@ from dap.report.page import Contents, Page, look_of
 from dap.report.paper import published
 from dap.report.records import read_records, run_places
 from dap.report.tables import all_tables
-from dap.runs.folder import RESULT
 
 PAGE = "report.html"
 _PAUSE = 5.0  # seconds between looks at a study that runs

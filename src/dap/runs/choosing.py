@@ -6,7 +6,8 @@ from typing import Any
 
 from dap.engine import Engine
 from dap.errors import DapError
-from dap.runs.folder import RESULT, as_read, finished, read_json, working_in, write_json
+from dap.layout import RESULT
+from dap.runs.folder import as_read, finished, read_json, working_in, write_json
 from dap.selection import SourceScore, training_domain_validation
 from dap.specs import BestSpec, folder_name
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from dap.errors import DapError
-from dap.runs.folder import METRICS
+from dap.layout import METRICS
 
 CURVES = "tensorboard"
 _PAUSE = 2.0  # seconds between looks

@@ -19,7 +19,8 @@ from dap.evaluation.attacks import EPSILONS, Attack, NotAttackable, named, under
 from dap.evaluation.autoattack import auto_attack, check_auto_attack
 from dap.evaluation.corruptions import check_corruptible, on_corruptions
 from dap.evaluation.pixels import InPixels, Joined
-from dap.runs.folder import RESULT, Metrics, as_read, finished, read_json, read_metrics, threads, working_in, write_json
+from dap.layout import RESULT
+from dap.runs.folder import Metrics, as_read, finished, read_json, read_metrics, threads, working_in, write_json
 from dap.runs.interpreting import interpret
 from dap.runs.opening import place_of
 from dap.runs.sources import Sources

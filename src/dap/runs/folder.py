@@ -25,13 +25,10 @@ from dap.checkpoints import difference
 from dap.engine import Engine
 from dap.errors import DapError
 from dap.files import write_atomic
+from dap.layout import ENVIRONMENT, FAILURE, METRICS, RESULT, SPEC
 from dap.runs.environment import environment
 from dap.specs import FORMAT, KINDS, Spec, identity, read
 
-SPEC, RESULT, FAILURE, METRICS, ENVIRONMENT = (
-    "spec.json", "result.json", "failure.json", "metrics.jsonl", "environment.json",
-)  # fmt: skip
-STATE = "state.safetensors"  # what going on needs
 _LOCK = ".lock"
 _ROW = 2**14  # bytes, which hold at least one
 

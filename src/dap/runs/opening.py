@@ -15,10 +15,11 @@ from dap.data import Suite
 from dap.dense import load_dense
 from dap.errors import DapError
 from dap.files import replacing
+from dap.layout import RESULT
 from dap.models import Classifier, ModelCard, create_classifier, load_weights, save_classifier, save_sparse
 from dap.models.weights import read_weights
 from dap.objectives import Erm, Objective
-from dap.runs.folder import RESULT, read_json, read_spec
+from dap.runs.folder import read_json, read_spec
 from dap.runs.sources import Sources, divide, notes_of, suite_of
 from dap.specs import BestSpec, ModelSpec, PruneSpec, Spec, TrainSpec, folder_name
 

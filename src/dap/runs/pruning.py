@@ -22,14 +22,13 @@ from dap.engine import Engine
 from dap.errors import DapError
 from dap.evaluation import accuracy
 from dap.evaluation.pixels import Joined
+from dap.layout import MASKS, MODEL, RAW, RESULT, STATE, files_of, folder_of
 from dap.masking import bake
 from dap.masks import Masks
 from dap.methods import METHODS
 from dap.models import ModelCard, load_classifier
 from dap.pruning import Pruned, prune
 from dap.runs.folder import (
-    RESULT,
-    STATE,
     Metrics,
     as_read,
     finished,
@@ -44,8 +43,7 @@ from dap.runs.opening import Opened, is_there, load_model, open_dense, save_mode
 from dap.runs.sources import Sources, on_targets
 from dap.specs import ModelSpec, PruneSpec
 
-_MASKS, _MODEL, _DENSE = "masks.safetensors", "model.safetensors", "dense.json"
-RAW = "raw"  # the folder of raw masks in a run's own
+_DENSE = "dense.json"
 
 
 def prune_dense(
@@ -150,8 +148,7 @@ def _there(folder: Path) -> dict[str, dict[str, Any]]:
 
 
 def _has_files(folder: Path, row: Mapping[str, Any]) -> bool:
-    place = folder_of(folder, row["wished"])
-    return (place / _MASKS).is_file() and ((place / _MODEL).is_file() or not row["weights moved"])
+    return all(map(Path.is_file, files_of(folder, row)))
 
 
 def load_pruned(
@@ -168,8 +165,8 @@ def load_pruned(
     if not file.is_file():
         found = sorted(path.parent.name for path in folder.glob(f"*/{RESULT}"))
         raise DapError(f"no masks for {wished} in {folder}; it has {', '.join(found) or 'none'}")
-    masks = Masks.load(place / _MASKS)
-    moved = place / _MODEL if read_json(file)["weights moved"] else None
+    masks = Masks.load(place / MASKS)
+    moved = place / MODEL if read_json(file)["weights moved"] else None
     spec = read_spec(folder)
     if not isinstance(spec, PruneSpec):
         raise DapError(f"{folder} is no pruning: give the folder of one")
@@ -200,9 +197,9 @@ def _keep(folder: Path, pruned: Pruned, opened: Opened, engine: Engine) -> dict[
         "layers": pruned.masks.by_layer(),
     }
     if engine.first:
-        pruned.masks.save(place / _MASKS)
+        pruned.masks.save(place / MASKS)
         if pruned.moved:
-            save_model(pruned.model, place / _MODEL, opened.card)
+            save_model(pruned.model, place / MODEL, opened.card)
         write_json(place / RESULT, result)
     return result
 
@@ -219,12 +216,3 @@ def _refuse_another_model(folder: Path, model: nn.Module) -> None:
 
 def _identity(model: nn.Module) -> int:
     return checksum(torch.tensor([checksum(tensor) for tensor in model.state_dict().values()]))
-
-
-def masks_file(run: Path, wished: str) -> Path:
-    return folder_of(run, wished) / _MASKS
-
-
-def folder_of(run: Path, wished: str) -> Path:
-    """Of one sparse model."""
-    return run / wished.replace(":", "-of-")

@@ -26,6 +26,7 @@ from dap.engine import Engine
 from dap.errors import DapError
 from dap.evaluation import score
 from dap.evaluation.attacks import EPSILONS
+from dap.layout import STATE
 from dap.masking import maskable_weights
 from dap.objectives import Objective
 from dap.pruning import prune
@@ -236,7 +237,7 @@ def measure(spec: Spec, engine: Engine) -> Costs:
         streams = {domain: batch_stream(domain, source, size, seed=0) for domain, source in sources.train.items()}
         batches = {domain: [next(stream) for _ in range(_STEPS)] for domain, stream in streams.items()}
         drawing = (time.perf_counter() - start) / _STEPS
-        stage = _Stage(model, objective, dense.train, batches, engine, Path(folder) / "state.safetensors")
+        stage = _Stage(model, objective, dense.train, batches, engine, Path(folder) / STATE)
         if isinstance(spec, TrainSpec):
             _train(stage, spec)
         elif isinstance(spec, PruneSpec):

@@ -20,8 +20,9 @@ from dap.export.onnx import export_onnx, open_onnx
 from dap.export.patterns import check_pattern, semi_structured_layers, summary
 from dap.export.programs import export_program
 from dap.export.wishes import Wish, find
+from dap.layout import RESULT
 from dap.masking import is_transposed
-from dap.runs.folder import RESULT, read_json, read_spec
+from dap.runs.folder import read_json, read_spec
 from dap.runs.opening import save_model
 from dap.runs.sources import Sources
 from dap.runs.subjects import Subjects, model_names, open_subjects

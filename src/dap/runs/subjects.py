@@ -9,9 +9,10 @@ from torch import nn
 from dap.data import load_suite
 from dap.dense import load_dense
 from dap.errors import DapError
+from dap.layout import RESULT
 from dap.masks import Masks
 from dap.models import ModelCard, load_classifier
-from dap.runs.folder import RESULT, read_json, read_spec
+from dap.runs.folder import read_json, read_spec
 from dap.runs.opening import open_dense
 from dap.runs.pruning import load_pruned
 from dap.runs.sources import Sources, divide, suite_of

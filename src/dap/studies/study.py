@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 from dap.errors import DapError
 from dap.files import write_atomic
+from dap.layout import MODEL, OBJECTIVE, RESULT, files_of
 from dap.methods import METHODS
 from dap.specs import BestSpec, EvaluateSpec, ModelSpec, PruneSpec, Spec, TrainSpec, folder_name, read
 from dap.studies.grid import expand
@@ -49,7 +50,7 @@ class Study:
         return self.folder / run
 
     def done(self, run: str) -> bool:
-        return (self.place(run) / "result.json").exists()
+        return (self.place(run) / RESULT).exists()
 
     def usable(self, run: str) -> bool:
         """Done, and what other runs need of it is there: a result may have come alone, from another machine."""
@@ -79,19 +80,17 @@ class Study:
     def _owner(self, run: str) -> str:
         """Whose model it is: of a search, that of the chosen trial."""
         is_search = isinstance(self.runs[run], BestSpec) and self.done(run)
-        return json.loads((self.place(run) / "result.json").read_text())["chosen"] if is_search else run
+        return json.loads((self.place(run) / RESULT).read_text())["chosen"] if is_search else run
 
     def _files(self, run: str) -> list[Path]:
         """What other runs need of it."""
         spec, place = self.runs[run], self.place(run)
         if isinstance(spec, TrainSpec):
-            return [place / "model.safetensors", place / "objective.safetensors"]
+            return [place / MODEL, place / OBJECTIVE]
         if not isinstance(spec, PruneSpec):
             return []
-        rows = json.loads((place / "result.json").read_text())["sparse"]
-        folders = {wished: place / wished.replace(":", "-of-") for wished in rows}
-        moved = [folders[wished] / "model.safetensors" for wished, row in rows.items() if row["weights moved"]]
-        return [*(folder / "masks.safetensors" for folder in folders.values()), *moved]
+        rows = json.loads((place / RESULT).read_text())["sparse"].values()
+        return [file for row in rows for file in files_of(place, row)]
 
     def shard(self, index: int, count: int) -> list[str]:
         """Every `count`th part of the runs from the `index`th on, from 1; a run and what it needs stay together."""
