@@ -14,10 +14,10 @@ from dap.errors import DapError
 from dap.report import read_findings, read_records
 from dap.report.charts import Look
 from dap.report.figures import dynamics, layers
-from dap.report.tables import image_differences
+from dap.report.tables import image_differences, overview
 from dap.report.writing import read_contents
 from dap.runs import read_spec
-from dap.specs import EvaluateSpec, identity, read
+from dap.specs import EvaluateSpec, TrainSpec, identity, read
 from dap.studies.work import work_on
 from small_studies import THREE, make_study
 
@@ -139,6 +139,28 @@ def test_a_point_is_what_the_run_saw(study, records, findings):
     assert last.unseen == pytest.approx(
         fmean([watched[f"{dense.targets[0]} 80 %"]] * 4 + [watched[f"{dense.targets[0]} 20 %"]])
     )
+
+
+def test_folders_may_have_any_name(study, records, tmp_path):
+    shutil.copytree(study.folder, tmp_path / "runs", ignore=shutil.ignore_patterns("studies", "evaluate-*"))
+    for number, run in enumerate(sorted((tmp_path / "runs").glob("prune-*"))):
+        run.rename(run.with_name(f"a{number}"))  # before those of trainings
+    tables = {table.name: table for table in read_contents(tmp_path / "runs").tables}
+    before = {table.name: table for table in read_contents(study.folder).tables}
+    assert tables["oracle"] == before["oracle"]
+    assert tables["overview-unseen"].rows == before["overview-unseen"].rows
+    alone = read_contents(tmp_path / "runs" / "a0").tables
+    assert "oracle" not in {table.name for table in alone}
+
+
+def test_models_that_lack_two_domains_are_apart(study, records, tmp_path):
+    shutil.copytree(study.folder, tmp_path / "runs", ignore=shutil.ignore_patterns("studies", "evaluate-*"))
+    spec = next(spec for spec in study.runs.values() if isinstance(spec, TrainSpec))
+    assert work_on(replace(spec, targets=("a", "b")), tmp_path / "runs", lambda progress: None) == ("done", "")
+    again = read_records(tmp_path / "runs")
+    assert {record.suite for record in again} == {"images", "images (2 unseen)"}
+    means = {one.cells[1]: one.cells[2:] for one in overview(again).rows if one.cells[0] == "images"}
+    assert means == {one.cells[0]: one.cells[1:] for one in overview(records).rows}
 
 
 def test_no_runs(tmp_path):

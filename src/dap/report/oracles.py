@@ -38,24 +38,29 @@ def read_oracles(folder: str | Path, records: Sequence[Record]) -> Iterator[Orac
     folder = Path(folder)
     for record in records:
         place = folder if record.run == folder.name else folder / record.run
-        if record.method != DENSE or record.run.startswith("prune-") or not (place / RESULT).is_file():
+        if record.method != DENSE or record.pruning or not (place / RESULT).is_file():
             continue
         spec = read_spec(place)
         names = [folder_name(one) for one in spec.candidates] if isinstance(spec, BestSpec) else [place.name]
+        trials = [_watched(place.parent / name, record.targets) for name in names]
         with intact(place / RESULT):
-            results = {name: read_json(place.parent / name / RESULT) for name in names}
-            chosen = results[read_json(place / RESULT)["chosen"] if isinstance(spec, BestSpec) else place.name]
-            trials = [_scores(result["watched, not selected by"], record.targets) for result in results.values()]
+            chosen = read_json(place / RESULT)
+            if isinstance(spec, BestSpec):
+                chosen = read_json(place.parent / chosen["chosen"] / RESULT)
             if record.targets and all(trials):
                 selected = fmean(scores["80 %"] for scores in chosen["targets"].values())
                 yield Oracle(record, selected, oracle(trials).rest)
 
 
-def _scores(watched: Mapping[str, Mapping[str, Any]], targets: Sequence[str]) -> list[TargetScore]:
+def _watched(run: Path, targets: Sequence[str]) -> list[TargetScore]:
+    """Of every checkpoint that a training looked at."""
+
     def mean(found: Mapping[str, Any], part: str) -> float:
         return fmean(found[f"{target} {part}"] for target in targets)
 
-    return [TargetScore(int(step), mean(found, "20 %"), mean(found, "80 %")) for step, found in watched.items()]
+    with intact(run / RESULT):
+        watched = read_json(run / RESULT)["watched, not selected by"]
+        return [TargetScore(int(step), mean(found, "20 %"), mean(found, "80 %")) for step, found in watched.items()]
 
 
 def oracle_table(oracles: Sequence[Oracle]) -> Table | None:

@@ -20,6 +20,7 @@ from dap.studies.study import kept_files
 
 # A trial of one and the same thing: these do not tell rows of a table apart.
 _TRIAL = {"seed", "targets", "threads", "watch_every", "stop_at", "raw"}
+_Kind = tuple[str, int]  # a suite, and how many of its domains are unseen at once
 
 
 @dataclass(frozen=True)
@@ -29,7 +30,7 @@ class Record:
     run: str  # the folder's name; of raw masks, that folder in it
     method: str  # its title; "Dense"
     options: Mapping[str, Any]  # those of the run, by their path; without what makes a trial
-    suite: str  # its title
+    suite: str  # its title; apart from others of the suite, if they leave another number of domains out
     targets: tuple[str, ...]
     seed: int
     wished: str | None  # the sparsity that was asked for, or the pattern; None: nothing is cut
@@ -43,6 +44,7 @@ class Record:
     dense: str = ""  # the series of the dense model that was pruned
     right: Mapping[str, str] = field(default_factory=dict)  # by unseen domain, which images: see `dap.bits`
     expected: tuple[tuple[str, ...], ...] = ()  # what is unseen in turn, of a study also what is not done yet
+    pruning: bool = False  # whether the run is one
 
 
 def read_records(folder: str | Path) -> list[Record]:
@@ -55,11 +57,13 @@ def read_records(folder: str | Path) -> list[Record]:
     # Of a search only the trial that is chosen counts.
     trials = {name for place in places for name in _trials_of(place)}
     records = [record for place in done if place.name not in trials for record in _read(place)]
-    titles = _suite_titles({record.suite for record in records})
     expected = _expected(folder)
+    of_suites = {(record.suite, len(record.targets)) for record in records}
+    titles = _suite_titles(of_suites)
     records = [
-        replace(record, suite=titles[record.suite], expected=tuple(sorted(expected[record.suite])))
+        replace(record, suite=titles[kind], expected=tuple(sorted(expected[kind])))
         for record in records
+        if (kind := (record.suite, len(record.targets)))
     ]
     named = name_series([(record.method, record.options, record.suite) for record in records])
     return _once(
@@ -70,7 +74,7 @@ def read_records(folder: str | Path) -> list[Record]:
 def _once(records: Iterable[Record]) -> list[Record]:
     """A dense model is known from its own run and from every pruning of it: the former counts."""
     found: dict[tuple[Any, ...], Record] = {}
-    for record in sorted(records, key=lambda record: (record.run.startswith("prune-"), record.run)):
+    for record in sorted(records, key=lambda record: (record.pruning, record.run)):
         key = (
             (record.run, record.wished) if record.wished else (record.series, record.suite, record.targets, record.seed)
         )
@@ -78,17 +82,26 @@ def _once(records: Iterable[Record]) -> list[Record]:
     return list(found.values())
 
 
-def _suite_titles(suites: Collection[str]) -> dict[str, str]:
-    """Of a folder or a file of one's own its name, unless others have it too."""
+def _suite_titles(kinds: Collection[_Kind]) -> dict[_Kind, str]:
+    """Of a folder or a file of one's own its name, unless others have it too.
+
+    Models that were trained without one domain have nothing to do in a mean with those that lack two.
+
+    >>> _suite_titles([("PACS", 1), ("PACS", 2), ("images/mine", 0)])
+    {('PACS', 1): 'PACS', ('PACS', 2): 'PACS (2 unseen)', ('images/mine', 0): 'mine'}
+    """
+    suites = [suite for suite, _ in kinds]
     names = {suite: suite if suite.startswith("hf:") else Path(suite).name for suite in suites}
-    return {suite: name if list(names.values()).count(name) == 1 else suite for suite, name in names.items()}
+    names = {suite: name if list(names.values()).count(name) == 1 else suite for suite, name in names.items()}
+    usual = {(suite, unseen) for suite, unseen in kinds if unseen == 1 or suites.count(suite) == 1}
+    return {kind: names[kind[0]] if kind in usual else f"{names[kind[0]]} ({kind[1]} unseen)" for kind in kinds}
 
 
-def _expected(folder: Path) -> dict[str, set[tuple[str, ...]]]:
-    """By suite, the unseen domains of all runs of its studies."""
-    found: dict[str, set[tuple[str, ...]]] = defaultdict(set)
+def _expected(folder: Path) -> dict[_Kind, set[tuple[str, ...]]]:
+    """The unseen domains of all runs of its studies."""
+    found: dict[_Kind, set[tuple[str, ...]]] = defaultdict(set)
     for _, dense in study_runs(folder):
-        found[dense.suite].add(dense.targets)
+        found[dense.suite, len(dense.targets)].add(dense.targets)
     return found
 
 
@@ -115,12 +128,12 @@ def _trials_of(run: Path) -> list[str]:
 
 
 def _read(run: Path) -> list[Record]:
-    with intact(run / RESULT):
-        return list(_records(run))
-
-
-def _records(run: Path) -> Iterator[Record]:
     spec = read_spec(run)
+    with intact(run / RESULT):
+        return [replace(record, pruning=isinstance(spec, PruneSpec)) for record in _records(run, spec)]
+
+
+def _records(run: Path, spec: Spec) -> Iterator[Record]:
     result = read_json(run / RESULT)
     if isinstance(spec, BestSpec):
         result = read_json(run.parent / result["chosen"] / RESULT)
