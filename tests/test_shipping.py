@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from statistics import fmean
 
 import numpy as np
 import onnx
@@ -20,6 +21,7 @@ from dap.export.int8 import Runtime
 from dap.masks import Masks
 from dap.models import small_resnet
 from dap.runs import load_pruned
+from dap.runs.shipping import open_ladder
 from dap.runs.subjects import open_subjects
 from dap.structure import remove_channels
 from data.small_suites import make_folder
@@ -105,6 +107,18 @@ def test_any_sparsity_up_to_the_highest_and_what_it_costs(export):
     wrong = export("weights", "--target-sparsity", "0.9", "--out", "none.safetensors", code=1)["error"]
     assert wrong == "dap: a share of 90.0% is out of reach, the sparsest model cuts 60.0%: prune to a higher sparsity\n"
     assert not Path("none.safetensors").exists()
+
+
+def test_shares_are_what_is_cut(made, monkeypatch):
+    monkeypatch.chdir(made)
+    prune = "prune dense --method magnitude --allocation channels --sparsities 0.3,0.6 --out filters"
+    assert main(prune.split()) == 0
+    ladder, subjects = open_ladder(Path("filters"))
+    real = {masks.sparsity for masks in subjects.masks.values()}
+    assert real == ladder.made.keys() != {0.3, 0.6}  # the head stays whole
+    between = ladder.at(fmean(real)).masks
+    assert between is not None
+    assert all(bool((between[name] >= mask).all()) for name, mask in ladder.made[max(real)][1].items())
 
 
 def test_the_least_is_cut_for_a_size(export):

@@ -4,7 +4,8 @@ from torch import nn
 
 from dap.errors import DapError
 from dap.export.ladder import Ladder
-from dap.masking import every_weight
+from dap.masking import bake, every_weight
+from dap.masks import Masks
 from export.ladders import IMAGES, MODEL, WEIGHTS, structured, unstructured
 
 
@@ -41,6 +42,18 @@ def test_whole_channels_between_are_gone(share):
     with torch.no_grad():
         torch.testing.assert_close(rung.model(IMAGES), rung.masked(IMAGES), atol=1e-4, rtol=1e-4)
     assert sum(w.numel() for w in rung.model.parameters()) < sum(w.numel() for w in MODEL.parameters())
+
+
+def test_layers_of_other_sizes_are_cut_together():
+    model = nn.Sequential(nn.Linear(8, 4, bias=False), nn.Linear(4, 8, bias=False))
+    nn.init.uniform_(model[0].weight, 0.1, 0.2)
+    nn.init.uniform_(model[1].weight, 5, 20)
+    masks = Masks({"0.weight": torch.ones(4, 8).bool(), "1.weight": torch.zeros(8, 4).bool()})
+    ladder = Ladder(model, {0.5: (bake(model, masks), masks)})
+    between = ladder.at(0.25).masks
+    assert between is not None
+    assert between["0.weight"].all()
+    assert torch.equal(between["1.weight"], model[1].weight > model[1].weight.median())
 
 
 def test_the_first_is_the_one_that_cuts_the_least():

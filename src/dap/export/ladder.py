@@ -83,10 +83,11 @@ class Ladder:
         if self.channels is not None:
             scores = self.channels.scores_of({name: size for name, size in sizes.items() if size.ndim > 1})
             before = torch.ones(len(scores)).bool() if denser is None else self.channels.kept(denser)
-            scores = _ordered(scores, before, self.channels.kept(sparser))
+            scores = _ordered(scores, before, self.channels.kept(sparser), above=scores.max() + 1)
             return self.channels.masks(self.channels.cut(scores, share))
+        above = torch.stack([size.max() for size in sizes.values()]).max() + 1  # all layers are ranked together
         ranks = {
-            name: _ordered(size, torch.ones_like(size).bool() if denser is None else denser[name], sparser[name])
+            name: _ordered(size, torch.ones_like(size).bool() if denser is None else denser[name], sparser[name], above)
             for name, size in sizes.items()
         }
         return global_masks(ranks, share, allow_empty=True)
@@ -114,7 +115,9 @@ class Ladder:
         return found
 
 
-def _ordered(sizes: Tensor, before: Tensor, after: Tensor) -> Tensor:
-    """Scores: what the sparser mask keeps comes first, then what only the denser one keeps, by its size."""
-    largest = sizes.max() + 1
-    return torch.where(after.to(sizes.device), 2 * largest, torch.where(before.to(sizes.device), sizes, -largest))
+def _ordered(sizes: Tensor, before: Tensor, after: Tensor, above: Tensor) -> Tensor:
+    """Scores: what the sparser mask keeps comes first, then what only the denser one keeps, by its size.
+
+    No size is as large as `above`.
+    """
+    return torch.where(after.to(sizes.device), above, torch.where(before.to(sizes.device), sizes, -1.0))

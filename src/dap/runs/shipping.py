@@ -1,5 +1,6 @@
 """What a run has to ship: its models and any between them, as files that are checked on its images."""
 
+import math
 from collections.abc import Callable, Iterator, Mapping
 from copy import deepcopy
 from pathlib import Path
@@ -22,6 +23,7 @@ from dap.export.programs import export_program
 from dap.export.wishes import Wish, find
 from dap.layout import RESULT
 from dap.masking import is_transposed
+from dap.masks import Masks
 from dap.runs.folder import read_json, read_spec
 from dap.runs.opening import save_model
 from dap.runs.sources import Sources
@@ -114,15 +116,22 @@ def open_ladder(
     spec, rows = read_spec(run), read_json(run / RESULT)["sparse"]
     assert isinstance(spec, PruneSpec)
     assert subjects.dense is not None
-    made = {  # a pattern cuts what it cuts
-        masks.sparsity if ":" in name else float(name): (subjects.models[name], masks)
+    by_flops = all("flops" in rows[name] for name in subjects.masks)
+    made = {
+        float(name) if by_flops else _share(name, masks): (subjects.models[name], masks)
         for name, masks in subjects.masks.items()
     }
     channels = None
-    if all("flops" in rows[name] for name in subjects.masks):
+    if by_flops:
         channels = find_channels(subjects.dense, some_images(subjects.sources), spec.prune.include, spec.prune.exclude)
     fixed = any(":" in name or rows[name]["weights moved"] for name in subjects.masks)
     return Ladder(subjects.dense, made, channels, fixed), subjects
+
+
+def _share(wished: str, masks: Masks) -> float:
+    """What was asked for, unless it cuts something else: patterns, and whole filters of layers that keep some."""
+    near = ":" not in wished and math.isclose(float(wished), masks.sparsity, abs_tol=1 / masks.total)
+    return float(wished) if near else masks.sparsity
 
 
 def _check_patterns(subjects: Subjects) -> str | None:
