@@ -91,6 +91,8 @@ def test_bad_input_is_named(tmp_path):
     model = make_model("convolutional")
     with pytest.raises(DapError, match="no source domains"):
         dap.learn_masks(model, {}, CONFIG)
+    with pytest.raises(DapError, match="compares domains, and there is only 1"):
+        dap.learn_masks(model, dict([*SOURCES.items()][:1]), CONFIG, on_step=lambda stats: pytest.fail("a step"))
     with pytest.raises(DapError, match="milestone 0.95 is out of reach.*target_sparsity=0.9"):
         dap.learn_masks(model, SOURCES, CONFIG, milestones=(0.5, 0.95))
     with pytest.raises(DapError, match="validation of domain 'x' is empty or can be read only once"):

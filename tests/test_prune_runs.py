@@ -10,7 +10,7 @@ import safetensors.torch
 import torch
 
 from dap.config import FinetuneConfig, PruneConfig, TrainConfig
-from dap.data import load_suite
+from dap.data import DOMAINS, SUITES, load_suite
 from dap.dense import load_dense, save_dense
 from dap.errors import DapError
 from dap.evaluation import accuracy
@@ -140,6 +140,8 @@ def test_weights_that_moved_are_not_made_up(dense, tmp_path):
     ("changes", "message"),
     [
         ({"sparsities": (50.0,)}, "sparsity is 50.0"),
+        ({"sparsities": ()}, "there are no sparsities: give at least one"),
+        ({"method": "dap", "sparsities": ()}, "there are no sparsities: give at least one"),
         ({"allocation": "foo"}, "there is no allocation 'foo'"),
         ({"method": "dap", "sparsities": (0.97,)}, "mask learning ends at target_sparsity=0.6: raise it to reach 0.97"),
         ({"prune": PruneConfig(include=("nothing*",))}, "the model has no maskable weights matching include"),
@@ -151,6 +153,51 @@ def test_what_is_wrong_takes_no_folder(changes, message, dense, tmp_path):
     with pytest.raises(DapError, match=message):
         prune_dense(replace(spec_of(dense, "magnitude"), **changes), tmp_path / "run")
     assert not (tmp_path / "run").exists()
+
+
+def test_one_source_domain_is_too_few_for_sensitivity(dense, tmp_path):
+    spec = read_spec(dense)
+    assert isinstance(spec, TrainSpec)
+    train_dense(replace(spec, targets=("outline", "plain", "rotated"), objective="erm"), tmp_path / "one")
+    with pytest.raises(DapError, match="only 1: give at least two, or set alpha=0"):
+        prune_dense(spec_of(tmp_path / "one", "dap"), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+    assert prune_dense(spec_of(tmp_path / "one", "agnostic"), tmp_path / "run")["sparse"]
+
+
+def test_images_that_were_moved(dense, tmp_path):
+    spec = read_spec(dense)
+    assert isinstance(spec, TrainSpec)
+    images = shutil.copytree(spec.suite, tmp_path / "here" / "pets")
+    at_home = replace(spec, suite="pets", root=str(images.parent))
+    train_dense(at_home, tmp_path / "dense")
+    there = images.parent.rename(tmp_path / "there")
+    with pytest.raises(DapError, match="pets"):
+        prune_dense(spec_of(tmp_path / "dense", "random"), tmp_path / "run")
+    moved = spec_of(tmp_path / "dense", "random", root=str(there))
+    assert rehearse(moved).memory
+    result = prune_dense(moved, tmp_path / "run")
+    assert identity(moved) == identity(replace(moved, root=None)) == identity(read_spec(tmp_path / "run"))
+    assert prune_dense(moved, tmp_path / "run") == result
+    load_pruned(tmp_path / "run", 0.5)  # whose images are where its specification has them
+
+
+@pytest.mark.parametrize("by_folder", [True, False])
+def test_the_papers_values_are_those_of_the_suite(by_folder, tmp_path, monkeypatch):
+    """PACS in miniature: the paper has values for it, and a batch size for DomainNet."""
+    monkeypatch.setitem(SUITES, "PACS", replace(SUITES["PACS"], images=dict.fromkeys(DOMAINS, 20), classes=2))
+    shutil.copytree(small_suite(), tmp_path / "PACS")
+    train = TrainConfig(steps=2, batch_size=4, freeze_norms=False)
+    options = {"pixels": 16, "backbone": "small_resnet", "weights": None}
+    spec = TrainSpec("PACS", ("rotated",), str(tmp_path), train=train, **options)
+    train_dense(spec, tmp_path / "dense")
+    paper = PruneConfig("paper", steps=2, target_sparsity=0.6, batch_size=4)
+    asked = PruneSpec(str(tmp_path / "dense") if by_folder else spec, "dap", (0.5,), prune=paper)
+    prune_dense(asked, tmp_path / "run", dense=tmp_path / "dense")
+    kept = read_spec(tmp_path / "run")
+    assert isinstance(kept, PruneSpec)
+    assert (kept.prune.alpha, kept.prune.f_start, kept.prune.f_update) == (2.0, 10_000, 30)
+    assert PruneSpec(replace(spec, suite="DomainNet"), prune=PruneConfig("paper")).resolved().prune.batch_size == 16
 
 
 def test_what_others_keep_in_the_folder_stays(dense, tmp_path):

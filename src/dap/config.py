@@ -22,6 +22,7 @@ def _paper_preset(steps: int | None) -> dict[str, Any]:
         "average": 0.0,
         "start": 1.0,
         "curve": 1.0,
+        "batch_size": 32,
     }
 
 
@@ -41,6 +42,7 @@ def _paced_preset(steps: int | None) -> dict[str, Any]:
         "average": max(0.0, 1 - 25 / steps),  # over a twenty-fifth of the run
         "start": 1.5,
         "curve": 2.0,
+        "batch_size": 32,
     }
 
 
@@ -131,7 +133,7 @@ class PruneConfig:
     stop_at: float | None = None  # stop at the first mask of at least this sparsity
     include: tuple[str, ...] = ()  # patterns of weight names; empty: every weight that can be masked
     exclude: tuple[str, ...] = ()
-    batch_size: int = 32  # per domain, where batches are drawn from datasets
+    batch_size: int = UNSET  # per domain, where batches are drawn from datasets: 32, the paper's for DomainNet 16
     seed: int = 0
 
     @classmethod
@@ -156,13 +158,16 @@ class PruneConfig:
             values[name] = value
         return cls(**_tuples(cls, values))
 
-    def resolved(self, channels: bool = False) -> Self:
-        """With the preset's values in place of UNSET, those for whole channels if they are learnt; checked."""
+    def resolved(self, channels: bool = False, suite: str | None = None) -> Self:
+        """With the preset's values in place of UNSET, those for whole channels, or the paper's for `suite`; checked."""
         if self.coefficient not in PRESETS:
             raise DapError(f"coefficient is {self.coefficient!r}; choose one of {', '.join(PRESETS)}")
         values = {name: tuple(v) if isinstance(v := getattr(self, name), list) else v for name in _names(type(self))}
         preset = PRESETS[self.coefficient](self.steps)
-        preset = _of_channels(preset) if channels and self.coefficient == "paced" else preset
+        if self.coefficient == "paper":
+            preset |= PAPER.get(suite or "", {})
+        elif channels:
+            preset = _of_channels(preset)
         values = {name: preset.get(name) if value is None else value for name, value in values.items()}
         unset = [name for name in ("start", "curve") if getattr(self.paced, name) is UNSET]
         values["paced"] = replace(self.paced, **{name: preset[name] for name in unset})
@@ -279,7 +284,8 @@ class TrainConfig:
 
 @dataclass(frozen=True)
 class FinetuneConfig:
-    """How training goes on after pruning. All else is as in the dense training.
+    """How training goes on after pruning. All else is as in the dense training, but batch size and seed are those of
+    `PruneConfig`, the same for every method.
 
     >>> FinetuneConfig(steps=200).over(TrainConfig(weight_decay=0.1)).weight_decay
     0.1

@@ -68,6 +68,17 @@ def engine_on(device: str | None, precision: str = "32-true") -> Engine:
     return Engine(device=found, precision=lambda: torch.autocast(kind, torch.bfloat16))
 
 
+@contextmanager
+def threads(count: int | None) -> Iterator[None]:
+    """Inside, torch has so many threads."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(count or before)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
 class Job(Protocol):
     """Work that is done in steps, each on one batch per domain."""
 

@@ -8,7 +8,9 @@ SPEC, RESULT, FAILURE, METRICS, ENVIRONMENT = (
     "spec.json", "result.json", "failure.json", "metrics.jsonl", "environment.json",
 )  # fmt: skip
 STATE = "state.safetensors"  # what going on needs
+LOCK = ".lock"  # held by whoever is at it
 MODEL, OBJECTIVE, MASKS = "model.safetensors", "objective.safetensors", "masks.safetensors"
+MAPS = "activation_maps.png"  # where models look, in an evaluation
 RAW = "raw"  # the folder of raw masks in a pruning's own
 
 

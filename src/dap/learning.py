@@ -20,7 +20,7 @@ from dap.masking import bake
 from dap.masks import Masks
 from dap.objectives import Objective
 from dap.objectives.objective import Batches, Loss
-from dap.pruner import Pruner, StepStats
+from dap.pruner import Pruner, StepStats, check_domains
 from dap.sources import Source, check_held_out
 from dap.structure.channels import Channels
 
@@ -207,8 +207,7 @@ def _check(
     checkpoint_every: int,
 ) -> None:
     """Refuse at once what would otherwise fail in the middle of a run."""
-    if not sources:
-        raise DapError("there are no source domains: give at least one")
+    check_domains(pruner.config, sources)
     for milestone in milestones:
         if not 0 < milestone <= pruner.config.target_sparsity:
             target = pruner.config.target_sparsity

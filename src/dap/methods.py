@@ -19,6 +19,7 @@ class Method:
     learns: bool = False  # masks, by mask learning
     looks: bool = False  # at a number of batches
     whole: bool = False  # it cuts nothing
+    shares: tuple[float, ...] = SPARSITIES  # that are cut unless a user says otherwise
 
     def called(self, finetuned: bool | None = None, raw: bool = False) -> str:
         """The title of a run; `finetuned` if it is not the method's own way; of its raw masks, where it has both."""
@@ -28,7 +29,7 @@ class Method:
 
     def sparsities(self, allocation: str) -> tuple[float, ...]:
         """Those that are cut unless a user says otherwise; of FLOPs fewer can go than of weights."""
-        return (0.0,) if self.whole else FLOPS if allocation in BY_FLOPS else SPARSITIES
+        return (0.0,) if self.whole else FLOPS if allocation in BY_FLOPS else self.shares
 
 
 METHODS: dict[str, Method] = {
@@ -40,6 +41,6 @@ METHODS: dict[str, Method] = {
     "movement": Method("Movement (weights move)"),
     "dap": Method("DAP", "path", learns=True),
     "agnostic": Method("DAP, α = 0", "path", learns=True),
-    "ior": Method("IoR (a reconstruction)", "global_channels", finetuned=True, looks=True),
-    "dss": Method("DSS (sources only)", "channels", finetuned=True, looks=True),
+    "ior": Method("IoR (a reconstruction)", "global_channels", finetuned=True, looks=True, shares=(0.5, 0.7)),
+    "dss": Method("DSS (sources only)", "channels", finetuned=True, looks=True, shares=(0.1,)),
 }

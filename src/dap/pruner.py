@@ -2,7 +2,7 @@
 
 import dataclasses
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -48,6 +48,13 @@ class StepStats(NamedTuple):
         return {name: value for name, value in self._asdict().items() if value is not None}
 
 
+def check_domains(config: PruneConfig, domains: Collection[str]) -> None:
+    if not domains:
+        raise DapError("there are no source domains: give at least one")
+    if config.alpha and len(domains) < 2:
+        raise DapError("domain sensitivity compares domains, and there is only 1: give at least two, or set alpha=0")
+
+
 class Pruner:
     """Learns, for every weight of a frozen model, whether to keep it.
 
@@ -82,8 +89,9 @@ class Pruner:
         start = math.log(self.config.p_init / (1 - self.config.p_init))
         # λ̃ = λ − α·S̄ is what is kept, not λ: every step reads it, its gradient is that of λ, and S̄ rarely changes.
         self.effective = torch.full((self.layout.gates,), start, device=self.device)
-        # S̄ lies in [−1, 1] and moves by (1−β)·S: half precision resolves it to 0.0005.
-        self.sensitivity = torch.zeros_like(self.effective, dtype=torch.float16) if self.config.alpha else None
+        # S̄ lies in [−1, 1] and moves by (1−β)·S: half precision resolves it to 0.0005, unless it moves by less.
+        precision = torch.float16 if self.config.beta <= 0.99 else torch.float32
+        self.sensitivity = torch.zeros_like(self.effective, dtype=precision) if self.config.alpha else None
         self.average = self.effective.clone() if self.config.average else None
         self.optimiser = torch.optim.Adam(
             [self.effective],
@@ -102,12 +110,7 @@ class Pruner:
         With several ranks, each brings its share of every domain's batch, and all do the same step. An error (a wrong
         label, a NaN) leaves the pruner as it was before the step.
         """
-        if not batches:
-            raise DapError("there are no source domains: give at least one")
-        if self.config.alpha and len(batches) < 2:
-            raise DapError(
-                "domain sensitivity compares domains, and there is only 1: give at least two, or set alpha=0"
-            )
+        check_domains(self.config, batches)
         try:
             return self._step(self.steps_done + 1, to_device(batches, self.device))
         finally:
@@ -172,7 +175,7 @@ class Pruner:
         """λ, as a new tensor."""
         if self.sensitivity is None:
             return self.effective.clone()
-        return self.sensitivity.float().mul_(self.config.alpha).add_(self.effective)
+        return torch.add(self.effective, self.sensitivity.float(), alpha=self.config.alpha)
 
     def _sample(self, step: int, tau: float, pieces: Pieces, rest: float) -> tuple[Tensor, float, float]:
         """The gates m, the expected density mean σ(λ̃) over all weights, and its slope: mean σ(λ̃)(1−σ(λ̃)) / N."""
@@ -226,7 +229,7 @@ class Pruner:
         """S̄ ← β·S̄ + (1−β)·S, and with it λ̃ = λ − α·S̄."""
         assert self.sensitivity is not None
         for piece in self.layout.slices:
-            before = self.sensitivity[piece].float()
+            before = self.sensitivity[piece].to(torch.float32, copy=True)
             self.sensitivity[piece] = torch.lerp(before, signs.sensitivity(piece), 1 - self.config.beta)
             self.effective[piece].add_(before.sub_(self.sensitivity[piece]), alpha=self.config.alpha)
 

@@ -16,11 +16,13 @@ from dap.allocation import ALLOCATIONS, n_of_m
 from dap.config import UNSET, PruneConfig, TrainConfig
 from dap.criteria import CHANNEL_LEVEL, CRITERIA, Calibration, News, Scores
 from dap.errors import DapError
+from dap.layout import folder_of
 from dap.masking import bake, every_weight, is_transposed, maskable_weights
 from dap.masks import Masks
 from dap.methods import BY_FLOPS, METHODS
 from dap.norms import estimate_norms, norms_of
 from dap.observation import order_of_use
+from dap.pruner import check_domains
 from dap.sources import Source
 from dap.structure import Channels, find_channels
 from dap.trainer import TrainStats
@@ -87,6 +89,8 @@ def prune(
     train = replace(train or TrainConfig(), batch_size=data.batch_size, seed=data.seed, steps=steps)
     # What is wrong is said before anything takes time.
     maskable_weights(model, config.include, config.exclude)
+    if METHODS[method].learns and method != "agnostic":
+        check_domains(config, data.sources)
     if tune or method == "movement":
         train = train.resolved()
     on_the_way = METHODS[method].learns and allocation in ("path", "flops")
@@ -171,7 +175,7 @@ class _Pruning:
     def _finetune(self, sparse: nn.Module, masks: Masks, wish: str) -> Path | None:
         """Train on, in place; the file that it was saved in on the way."""
         data, steps, report = self.data, self.train.steps, self.data.on_step
-        file = f"finetuning-{wish.replace(':', '-of-')}.safetensors"
+        file = f"finetuning-{folder_of(Path(), wish)}.safetensors"
         checkpoint = None if data.checkpoint is None else Path(data.checkpoint).with_name(file)
 
         def tell(stats: TrainStats) -> None:
@@ -215,6 +219,8 @@ def _cuts(method: str, allocation: str, sparsities: Sequence[float] | None) -> d
             known.append("N:M")
             raise DapError(f"there is no allocation {allocation!r} for {method}; choose one of {', '.join(known)}")
         sparsities = METHODS[method].sparsities(allocation) if sparsities is None else sparsities
+        if not sparsities:
+            raise DapError("there are no sparsities: give at least one, or leave them out for the method's own")
         for sparsity in sparsities:
             if not (0 < sparsity < 1 or METHODS[method].whole):
                 raise DapError(f"sparsity is {sparsity}; it is a share between 0 and 1, both excluded")

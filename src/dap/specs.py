@@ -62,7 +62,7 @@ class ModelSpec:
     pixels: int = 224
     on_corrupt: Literal["fail", "skip"] = "fail"
     weights: str | None = None  # a file, or, for a model of timm, pretrained
-    train: TrainConfig = field(default_factory=TrainConfig)  # of fine-tuning; its seed draws the splits
+    train: TrainConfig = field(default_factory=TrainConfig)  # of fine-tuning, but its batch size; its seed draws splits
 
     kind: typing.ClassVar[str] = "model"
 
@@ -108,20 +108,24 @@ class PruneSpec:
     watch_every: int | None = None
     recalibrated: bool = False  # statistics of norm layers are estimated again, on `batches` of every source domain
     raw: bool = False  # the paper's masks of single steps, too, where mask learning averages its logits
+    root: str | None = None  # the folder that holds the suite's own, if it is not where the dense training had it
 
     kind: typing.ClassVar[str] = "prune"
 
-    def resolved(self) -> Self:
+    def resolved(self, suite: str | None = None) -> Self:
+        """`suite` is that of a dense training of which only the folder is known."""
         dense = self.dense if isinstance(self.dense, str) else self.dense.resolved()
-        return replace(self, dense=dense, prune=self._config())
+        return replace(self, dense=dense, prune=self._config(suite))
 
     def _allocation(self) -> str:
         if self.method not in METHODS:
             raise DapError(f"there is no method {self.method!r}; choose one of {', '.join(METHODS)}")
         return self.allocation or METHODS[self.method].allocation
 
-    def _config(self) -> PruneConfig:
-        config = self.prune.resolved(channels=self._allocation() in BY_FLOPS)
+    def _config(self, suite: str | None = None) -> PruneConfig:
+        if not isinstance(self.dense, str):
+            suite = self.dense.candidates[0].suite if isinstance(self.dense, BestSpec) else self.dense.suite
+        config = self.prune.resolved(self._allocation() in BY_FLOPS, suite)
         return replace(config, alpha=0.0) if self.method == "agnostic" else config
 
     def canonical(self) -> dict[str, Any]:
@@ -132,6 +136,7 @@ class PruneSpec:
             tuning = replace(tuning, steps=config.steps)
         values = asdict(replace(self, prune=config, finetune=tuning, allocation=allocation, finetuned=finetuned))
         values["dense"] = self.dense if isinstance(self.dense, str) else self.dense.canonical()
+        del values["root"]
         if self.sparsities is None and ":" not in allocation:
             values["sparsities"] = method.sparsities(allocation)
         if config.paced.start == 1:  # an option that came later

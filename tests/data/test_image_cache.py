@@ -105,6 +105,17 @@ def test_a_file_that_is_not_handed_over_is_no_damaged_image(tmp_path: Path) -> N
     assert cached(listing, 8, tmp_path / "cache", "images").readable.all()
 
 
+def test_too_little_memory_is_no_damaged_image(tmp_path: Path) -> None:
+    listing = make_listing(tmp_path, 4)
+
+    def refusing(row: int) -> object:
+        raise MemoryError
+
+    with pytest.raises(DapError, match="there is not enough memory to decode 000.png: free some"):
+        cached(replace(listing, open=refusing), 8, tmp_path / "cache", "images")
+    assert cached(listing, 8, tmp_path / "cache", "images").readable.all()
+
+
 def test_two_processes_at_once_share_the_work_of_one(listing: Listing, tmp_path: Path) -> None:
     processes = [start(tmp_path, 0.06, "log") for _ in range(2)]
     assert [process.wait() for process in processes] == [0, 0]

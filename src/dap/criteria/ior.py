@@ -4,8 +4,6 @@ A reconstruction: the original's formula is not public. What is known is that it
 to Taylor's importance.
 """
 
-from functools import partial
-
 import torch
 from torch import nn
 
@@ -28,7 +26,7 @@ def ior(model: nn.Module, data: Calibration, include: tuple[str, ...] = (), excl
     for batches in data.stream(device):
         risks, slopes = [], []
         for domain, batch in batches.items():
-            found = task_gradient(partial(masked), Erm(), masked.weights, {domain: batch}, data.engine.ranks)
+            found = task_gradient(masked, Erm(), masked.weights, {domain: batch}, data.engine.ranks)
             risks.append(found.loss)
             slopes.append(torch.cat([part for _, part in layout.gate_gradients(found.weights)]))  # ∂R_k/∂m
         slope = torch.stack(slopes)

@@ -43,6 +43,8 @@ def decode_rows(
         except Exception as error:  # decoders of damaged files raise anything at all
             if strict and isinstance(error, OSError) and error.errno not in (None, errno.ENOENT):
                 raise DapError(f"cannot read {listing.names[row]} ({error.strerror}): check disk and rights") from None
+            if strict and isinstance(error, MemoryError):
+                raise DapError(f"there is not enough memory to decode {listing.names[row]}: free some") from None
             errors[row] = " ".join(str(error).split()) or type(error).__name__
 
     in_threads(one, len(rows))

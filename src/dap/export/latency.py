@@ -1,8 +1,8 @@
 """How long a forward pass takes: candidates in turn, in one run, so that their ratio is honest on a noisy machine."""
 
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from statistics import median
@@ -10,6 +10,7 @@ from statistics import median
 import torch
 from torch import Tensor, nn
 
+from dap.engine import threads as torch_threads
 from dap.errors import DapError
 from dap.export.onnx import open_onnx
 from dap.masking import frozen
@@ -64,7 +65,7 @@ def compare(
     runs: dict[str, Callable[[], object]] = {}
     with ExitStack() as stack:
         stack.enter_context(torch.inference_mode())
-        stack.enter_context(_threads(count))
+        stack.enter_context(torch_threads(count))
         for name, model in models.items():
             if isinstance(model, nn.Module):
                 stack.enter_context(frozen(model))
@@ -72,16 +73,6 @@ def compare(
             else:
                 runs[name] = partial(open_onnx(model, count).run, images.numpy())
         return in_turn(runs, repeats)
-
-
-@contextmanager
-def _threads(count: int) -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(count)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 def _fitting(images: Tensor, name: str, model: nn.Module) -> Tensor:

@@ -32,7 +32,7 @@ def commands_of(spec: Spec, out: str | Path) -> list[str]:
         return [_command("prune", spec.dense, given, out)]
     if isinstance(spec.dense, ModelSpec):
         own = dict(_given(spec.dense, ModelSpec(spec.dense.model, "").resolved(), leave=("model",)))
-        if any(name.startswith(("train.", "on-corrupt")) for name in own):  # which the command has no options for
+        if any(name.startswith("train.") for name in own):  # which the command has no options for
             return []
         return [_command("prune", spec.dense.model, own | given, out)]
     place = Path(out).with_name(f"{folder_name(spec.dense)}-again")

@@ -9,7 +9,7 @@ from statistics import fmean
 from typing import Any
 
 from dap.files import write_atomic
-from dap.layout import RESULT
+from dap.layout import MAPS, RESULT
 from dap.report.charts import (
     Figure,
     Look,
@@ -33,7 +33,7 @@ def write_tables_and_figures(result: Mapping[str, Any], folder: Path, overlaps: 
     files = [f"{name}.csv" for name in tables]
     if charts_are_here():  # tables are there all the same
         files += write_figures(make_figures(tables, result), _look(result), folder)
-    return [*files, *sorted(file.name for file in folder.glob("activation_maps.png")), RESULT]
+    return [*files, *sorted(file.name for file in folder.glob(MAPS)), RESULT]
 
 
 def make_tables(result: Mapping[str, Any]) -> dict[str, Rows]:

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from dap.engine import Engine
+from dap.engine import Engine, threads
 from dap.errors import DapError
 from dap.evaluation.assessment import assess_logits, predictions
 from dap.evaluation.attacks import EPSILONS, Attack, NotAttackable, named, under_attack
@@ -20,7 +20,7 @@ from dap.evaluation.autoattack import auto_attack, check_auto_attack
 from dap.evaluation.corruptions import check_corruptible, on_corruptions
 from dap.evaluation.pixels import InPixels, Joined
 from dap.layout import RESULT
-from dap.runs.folder import Metrics, as_read, finished, read_json, read_metrics, threads, working_in, write_json
+from dap.runs.folder import Metrics, as_read, finished, read_json, read_metrics, working_in, write_json
 from dap.runs.interpreting import interpret
 from dap.runs.opening import place_of
 from dap.runs.sources import Sources

@@ -18,18 +18,16 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, TextIO
 
-import torch
 from filelock import FileLock, Timeout
 
 from dap.checkpoints import difference
 from dap.engine import Engine
 from dap.errors import DapError
 from dap.files import write_atomic
-from dap.layout import ENVIRONMENT, FAILURE, METRICS, RESULT, SPEC
+from dap.layout import ENVIRONMENT, FAILURE, LOCK, METRICS, RESULT, SPEC
 from dap.runs.environment import environment
 from dap.specs import FORMAT, KINDS, Spec, identity, read
 
-_LOCK = ".lock"
 _ROW = 2**14  # bytes, which hold at least one
 
 
@@ -64,7 +62,7 @@ def working_in(folder: Path, spec: Spec, engine: Engine) -> Iterator[Metrics]:
     _refuse_another(folder, spec)
     folder.mkdir(parents=True, exist_ok=True)
     start = None
-    lock = FileLock(folder / _LOCK)  # the system lets go of it when the process ends, however it ends
+    lock = FileLock(folder / LOCK)  # the system lets go of it when the process ends, however it ends
     try:
         lock.acquire(timeout=0.5)  # whoever asks for its status holds it for a moment
     except Timeout:
@@ -97,17 +95,6 @@ def finished(folder: Path, spec: Spec, *files: str) -> dict[str, Any] | None:
     """The result, if the run is done and has these files."""
     _refuse_another(folder, spec)
     return read_json(folder / RESULT) if all((folder / name).exists() for name in (RESULT, *files)) else None
-
-
-@contextmanager
-def threads(count: int | None) -> Iterator[None]:
-    """Inside, torch has so many threads."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(count or before)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 def read_spec(folder: str | Path) -> Spec:

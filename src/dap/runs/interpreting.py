@@ -12,14 +12,13 @@ from dap.evaluation.activation_maps import NoMaps, activation_maps
 from dap.evaluation.interpretation import against_magnitude, by_layer, logit_histogram, read_learnt
 from dap.evaluation.pixels import InPixels
 from dap.files import replacing
-from dap.layout import STATE
+from dap.layout import MAPS, STATE
 from dap.methods import BY_FLOPS, METHODS
 from dap.runs.folder import read_spec
 from dap.runs.subjects import Subjects
 from dap.sources import take
 from dap.specs import PruneSpec
 
-MAPS = "activation_maps.png"
 _PICTURES = 4  # of each domain
 
 

@@ -37,6 +37,7 @@ class Opened:
 
 def open_dense(spec: PruneSpec, folder: Path, moved_to: Path | None = None, root: str | None = None) -> Opened:
     """What `spec`, whose folder is given, prunes; `moved_to` says where a dense training is now, `root` its images."""
+    root = root or spec.root
     if isinstance(spec.dense, ModelSpec):
         return open_model(spec.dense, suite_of(spec.dense))
     place = moved_to or place_of(spec.dense, folder)
@@ -59,6 +60,14 @@ def open_dense(spec: PruneSpec, folder: Path, moved_to: Path | None = None, root
 def is_there(spec: PruneSpec, folder: Path, moved_to: Path | None = None) -> bool:
     """Whether the dense training can be looked at."""
     return not isinstance(spec.dense, ModelSpec) and ((moved_to or place_of(spec.dense, folder)) / RESULT).is_file()
+
+
+def suite_pruned(spec: PruneSpec, folder: Path, moved_to: Path | None = None) -> str | None:
+    """The suite of a dense training that only its folder tells of; None if it is not there."""
+    if not isinstance(spec.dense, str) or not is_there(spec, folder, moved_to):
+        return None
+    dense = read_spec(moved_to or place_of(spec.dense, folder))
+    return dense.suite if isinstance(dense, TrainSpec) else None
 
 
 def place_of(run: Spec | str, folder: Path) -> Path:

@@ -18,7 +18,7 @@ from torch import nn
 
 from dap.checkpoints import checksum
 from dap.criteria import Calibration, News
-from dap.engine import Engine
+from dap.engine import Engine, threads
 from dap.errors import DapError
 from dap.evaluation import accuracy
 from dap.evaluation.pixels import Joined
@@ -28,18 +28,8 @@ from dap.masks import Masks
 from dap.methods import METHODS
 from dap.models import ModelCard, load_classifier
 from dap.pruning import Pruned, prune
-from dap.runs.folder import (
-    Metrics,
-    as_read,
-    finished,
-    read_json,
-    read_metrics,
-    read_spec,
-    threads,
-    working_in,
-    write_json,
-)
-from dap.runs.opening import Opened, is_there, load_model, open_dense, save_model
+from dap.runs.folder import Metrics, as_read, finished, read_json, read_metrics, read_spec, working_in, write_json
+from dap.runs.opening import Opened, is_there, load_model, open_dense, save_model, suite_pruned
 from dap.runs.sources import Sources, on_targets
 from dap.specs import ModelSpec, PruneSpec
 
@@ -58,7 +48,8 @@ def prune_dense(
 
     `dense` is the folder of the dense training, where the specification does not say it.
     """
-    spec, engine, folder = spec.resolved(), engine or Engine(), Path(folder)
+    engine, folder = engine or Engine(), Path(folder)
+    spec = spec.resolved(suite_pruned(spec, folder, dense))
     done = _finished(folder, spec)
     if done is not None and not is_there(spec, folder, dense):
         return done

@@ -22,7 +22,7 @@ from dap.criteria import Calibration, News
 from dap.data import Suite, load_suite
 from dap.data.cache import cache_folder, missing
 from dap.data.suites import list_suite
-from dap.engine import Engine
+from dap.engine import Engine, threads
 from dap.errors import DapError
 from dap.evaluation import score
 from dap.evaluation.attacks import EPSILONS
@@ -30,7 +30,7 @@ from dap.layout import STATE
 from dap.masking import maskable_weights
 from dap.objectives import Objective
 from dap.pruning import prune
-from dap.runs.folder import read_spec, threads
+from dap.runs.folder import read_spec
 from dap.runs.opening import open_model, place_of
 from dap.runs.sources import Sources, divide
 from dap.runs.training import build, make_objective
@@ -108,10 +108,8 @@ def dense_of(spec: Spec | ModelSpec | str) -> TrainSpec | ModelSpec:
         return dense_of(found)
     if isinstance(spec, BestSpec):
         return spec.candidates[0]
-    if isinstance(spec, PruneSpec):
-        return dense_of(spec.dense)
-    if isinstance(spec, EvaluateSpec):
-        found = dense_of(spec.run)
+    if isinstance(spec, PruneSpec | EvaluateSpec):
+        found = dense_of(spec.dense if isinstance(spec, PruneSpec) else spec.run)
         return found if spec.root is None else replace(found, root=spec.root)
     return spec
 
@@ -224,6 +222,7 @@ class _Stage:
 def measure(spec: Spec, engine: Engine) -> Costs:
     """Take a few steps, with a model that need not be trained: it takes as long."""
     dense = dense_of(spec)
+    spec = spec.resolved(dense.suite) if isinstance(spec, PruneSpec) else spec
     size = dense.train.batch_size if isinstance(spec, TrainSpec) else getattr(spec, "prune", dense.train).batch_size
     with TemporaryDirectory() as folder, threads(getattr(spec, "threads", None)):
         start = time.perf_counter()
@@ -269,7 +268,7 @@ def _suite(spec: TrainSpec | ModelSpec) -> tuple[Suite, int]:
     if spec.suite != "digits":
         absent = missing(list_suite(spec.suite, spec.root).domains.values(), spec.pixels, cache_folder())
     if absent:
-        return load_suite(spec.suite, spec.root, spec.pixels, cache=False), absent
+        return load_suite(spec.suite, spec.root, spec.pixels, cache=False, on_corrupt=spec.on_corrupt), absent
     return load_suite(spec.suite, spec.root, spec.pixels, on_corrupt=spec.on_corrupt), 0
 
 
@@ -318,7 +317,7 @@ def _prune(stage: _Stage, spec: PruneSpec) -> None:
         finetuned=spec.finetuned,
         recalibrated=spec.recalibrated,
         raw=spec.raw,
-        config=replace(spec.resolved().prune, steps=_STEPS),
+        config=replace(spec.prune, steps=_STEPS),
         train=replace(spec.finetune.over(stage.train), steps=_STEPS, check_every=_STEPS),
         validation=stage.validation,
     )

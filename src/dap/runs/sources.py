@@ -33,7 +33,8 @@ def suite_of(spec: TrainSpec | ModelSpec) -> Suite:
 
 def notes_of(spec: TrainSpec | ModelSpec, suite: Suite) -> dict[str, Any]:
     """For a model's card: the images that it is for, and how they were split."""
-    return {"suite": suite.name, "images": spec.suite, "targets": list(spec.targets), "seed": spec.train.seed}
+    notes = {"suite": suite.name, "images": spec.suite, "targets": list(spec.targets), "seed": spec.train.seed}
+    return notes if spec.on_corrupt == "fail" else {**notes, "on_corrupt": spec.on_corrupt}
 
 
 def divide(suite: Suite, targets: tuple[str, ...], seed: int) -> Sources:

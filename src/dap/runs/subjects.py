@@ -89,5 +89,5 @@ def _from_file(file: Path, root: str | None) -> Subjects:
     if missing:
         raise DapError(f"{file} does not say which images it is for ({', '.join(missing)}): evaluate the run's folder")
     where = card.notes.get("images", card.notes["suite"])
-    suite = load_suite(where, root, card.pixels)
+    suite = load_suite(where, root, card.pixels, on_corrupt=card.notes.get("on_corrupt", "fail"))
     return Subjects({"model": model}, {}, None, divide(suite, tuple(card.notes["targets"]), card.notes["seed"]), card)

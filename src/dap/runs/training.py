@@ -9,12 +9,12 @@ import torch
 
 from dap.data import Suite
 from dap.dense import save_dense
-from dap.engine import Engine
+from dap.engine import Engine, threads
 from dap.errors import DapError
 from dap.layout import MODEL, OBJECTIVE, RESULT, STATE
 from dap.models import Classifier, ModelCard, create_classifier
 from dap.objectives import OBJECTIVES, Objective
-from dap.runs.folder import as_read, finished, threads, working_in, write_json
+from dap.runs.folder import as_read, finished, working_in, write_json
 from dap.runs.sources import Sources, divide, notes_of, on_targets, suite_of
 from dap.specs import TrainSpec
 from dap.trainer import TrainStats

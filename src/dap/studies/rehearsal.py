@@ -3,7 +3,9 @@
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from dap.engine import Engine
+import torch
+
+from dap.engine import engine_on
 from dap.runs.rehearsal import dense_of, expect, kind_of, measure
 from dap.studies.study import Study
 
@@ -25,8 +27,10 @@ def rehearse_study(
     kinds = {run: kind_of(study.runs[run]) for run in runs if study.runs[run].kind != "best"}
     first = {kind: run for run, kind in reversed(kinds.items())}
     costs = {}
+    device = "cuda" if torch.cuda.is_available() else None  # as workers have it
     for number, (kind, run) in enumerate(first.items(), 1):
-        costs[kind] = measure(study.runs[run], Engine())
+        precision = getattr(study.runs[run], "precision", "32-true")
+        costs[kind] = measure(study.runs[run], engine_on(device, precision))
         if on_step is not None:
             on_step(run, number, len(first))
     expected = {run: expect(study.runs[run], costs[kind]) for run, kind in kinds.items()}

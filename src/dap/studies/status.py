@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from dap.layout import FAILURE, LOCK, SPEC
 from dap.specs import FORMAT
 from dap.studies.study import Study
 from dap.studies.work import Progress
@@ -33,18 +34,18 @@ def status_of(study: Study, run: str) -> RunStatus:
         )
     if study.done(run):
         return RunStatus(run, "done")
-    if _held(folder / ".lock"):
+    if _held(folder / LOCK):
         return RunStatus(run, "running", progress=_progress(folder))
-    if (folder / "failure.json").exists():
-        return RunStatus(run, "failed", json.loads((folder / "failure.json").read_text())["error"])
-    if (folder / "spec.json").exists():
+    if (folder / FAILURE).exists():
+        return RunStatus(run, "failed", json.loads((folder / FAILURE).read_text())["error"])
+    if (folder / SPEC).exists():
         return RunStatus(run, "stopped", progress=_progress(folder))
     return RunStatus(run, "waiting")
 
 
 def _format(folder: Path) -> object:
     """Of the run's folder; None if there is none."""
-    file = folder / "spec.json"
+    file = folder / SPEC
     return json.loads(file.read_text()).get("format", "none") if file.exists() else None
 
 
@@ -81,4 +82,4 @@ def _held(lock: Path) -> bool:
 
 def forget_failure(study: Study, run: str) -> None:
     """So that it is tried again; what it had computed stays."""
-    (study.place(run) / "failure.json").unlink(missing_ok=True)
+    (study.place(run) / FAILURE).unlink(missing_ok=True)

@@ -84,7 +84,7 @@ def evaluate_models(
         out = str(Path(run) / name) if Path(run).is_dir() else f"{run}.{name}"
     engine = launch("1", 1, "32-true", accelerator)
     if dry_run:
-        return rehearse(spec, json)
+        return rehearse(spec, json, engine)
     with stages(quiet=json) as advance:
 
         def told(stage: str, number: int, count: int) -> None:

@@ -19,6 +19,7 @@ def prune_suite(
     targets: str | None = None,
     root: str | None = None,
     pixels: int = 224,
+    on_corrupt: Literal["fail", "skip"] = "fail",
     method: str = "dap",
     sparsities: str | None = None,
     allocation: str | None = None,
@@ -50,12 +51,14 @@ def prune_suite(
             hf:<name>
         weights: of your own model: a file or, for one of timm, pretrained
         targets: unseen domains, for evaluation, separated by commas (default: none)
-        root: the folder that holds the benchmark's own (default: data)
-        pixels: the side of the images
+        root: the folder that holds the benchmark's own (default: where the dense training had it; for your own, data)
+        pixels: the side of the images for your own model
+        on_corrupt: fail, or skip images that cannot be decoded, for your own model
         out: the folder for masks and result, the same for every method
         method: dap, agnostic (DAP with alpha 0), random, magnitude, taylor, wanda, movement, ior, dss or control
             (nothing is cut, the dense model is trained on)
-        sparsities: shares of weights to cut, separated by commas (default: 0.2,0.4,0.6,0.8,0.9)
+        sparsities: shares of weights to cut, separated by commas (default: 0.2,0.4,0.6,0.8,0.9; for ior 0.5,0.7, for
+            dss 0.1, of FLOPs 0.3,0.5,0.7)
         allocation: global, per_layer, erk, channels, global_channels, a pattern such as 2:4, flops or flops_uniform
             (whole coupled channels that dap export removes; a sparsity is then the share of FLOPs to cut) or, for dap,
             path (masks that learning passed through); default: the method's own
@@ -87,7 +90,7 @@ def prune_suite(
     from dap.verbs.dry_run import dry_run as rehearse
 
     spec = PruneSpec(
-        _dense(dense, suite, weights, targets, root, pixels),
+        _dense(dense, suite, weights, targets, root, pixels, on_corrupt),
         method,
         None if sparsities is None else _numbers("sparsities", sparsities),
         allocation,
@@ -100,6 +103,7 @@ def prune_suite(
         watch_every,
         recalibrated,
         raw,
+        root if suite is None else None,
     )
     engine = launch(devices, nodes, precision, accelerator)
     if dry_run:
@@ -124,16 +128,23 @@ def prune_suite(
 
 
 def _dense(
-    dense: str, suite: str | None, weights: str | None, targets: str | None, root: str | None, pixels: int
+    dense: str,
+    suite: str | None,
+    weights: str | None,
+    targets: str | None,
+    root: str | None,
+    pixels: int,
+    on_corrupt: Literal["fail", "skip"],
 ) -> "ModelSpec | str":
     from dap.specs import ModelSpec
 
     if suite is None:
-        if weights is not None or targets is not None:
-            raise DapError("weights and targets are for a model of your own: give its images with --suite")
+        if weights is not None or targets is not None or pixels != 224 or on_corrupt != "fail":
+            names = "weights, targets, pixels and on-corrupt"
+            raise DapError(f"{names} are for a model of your own: give its images with --suite")
         return str(Path(dense))
     names = tuple(name.strip() for name in targets.split(",")) if targets else ()
-    return ModelSpec(dense, suite, names, root=root, pixels=pixels, weights=weights)
+    return ModelSpec(dense, suite, names, root=root, pixels=pixels, on_corrupt=on_corrupt, weights=weights)
 
 
 def _numbers(name: str, text: str) -> tuple[float, ...]:
