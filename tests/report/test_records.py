@@ -34,6 +34,9 @@ def test_records_of_a_study(tmp_path):
         result = json.loads((study.folder / record.run / "result.json").read_text())
         row = result["sparse"]["0.5"] if record.wished else result
         assert record.unseen == row["targets"]["plain"]["all"]
+        assert record.domainbed == row["targets"]["plain"]["80 %"]
+        table = overview([record], "domainbed")
+        assert table.rows[0].cells[1].mean == record.domainbed
         assert (record.suite, record.targets, record.seed) == ("images", ("plain",), 0)
         assert record in read_records(study.folder / record.run)
     dense = next(record for record in records if record.wished is None)

@@ -12,7 +12,7 @@ from dap.report.tables import domains, plug_and_play, pruning, robustness, suite
 
 
 def record(unseen, seed=0, target="a", method="DAP", wished: str | None = "0.8", suite="digits", **more):
-    values = {"validation": unseen / 2, "series": method, "dense": "Dense", **more}
+    values = {"validation": unseen / 2, "domainbed": unseen, "series": method, "dense": "Dense", **more}
     return Record("run", method, {}, suite, (target,), seed, wished, float(wished or 0), unseen=unseen, **values)
 
 
@@ -180,8 +180,8 @@ def test_robustness_is_dense_against_sparse():
 def test_of_a_real_study(records, findings):
     names = [table.name for table in all_tables(records, findings.robustness)]
     assert names == [
-        "overview-unseen", "overview-validation", "suites", "domains-images", "plug-and-play", "pruning",
-        "attacks-images",
+        "overview-unseen", "overview-validation", "overview-domainbed", "suites", "domains-images", "plug-and-play",
+        "pruning", "attacks-images",
     ]  # fmt: skip
     table = pruning(records)
     for series in ("Magnitude", "DAP", "DAP, α = 0"):

@@ -45,6 +45,7 @@ class Record:
     right: Mapping[str, str] = field(default_factory=dict)  # by unseen domain, which images: see `dap.bits`
     expected: tuple[tuple[str, ...], ...] = ()  # what is unseen in turn, of a study also what is not done yet
     pruning: bool = False  # whether the run is one
+    domainbed: float | None = None  # as `unseen`, on the 80 % of images that DomainBed reports
 
 
 def read_records(folder: str | Path) -> list[Record]:
@@ -190,6 +191,7 @@ def _record(
         row.get("total"),
         row.get("layers", {}),
         right=row.get("right", {}),
+        domainbed=fmean(scores["80 %"] for scores in row["targets"].values()) if unseen else None,
     )
 
 
