@@ -193,6 +193,23 @@ def test_a_classifier_in_a_file(study, tmp_path, capsys):
         assert model["sources"][domain]["held out"]["accuracy"] == pytest.approx(accuracy)
 
 
+@pytest.mark.filterwarnings("ignore:.*cannot be read and are left out")
+def test_damaged_images_that_were_skipped_are_skipped_again(tmp_path, monkeypatch, capsys):
+    images = shutil.copytree(small_suite(), tmp_path / "pets")
+    next(images.glob("*/*/*.png")).write_bytes(b"no image")
+    monkeypatch.chdir(tmp_path)
+    train = "train pets --targets plain --pixels 16 --backbone small_resnet --weights null --train.freeze-norms false"
+    train += " --train.steps 2 --train.batch-size 4 --on-corrupt skip --out dense"
+    assert main(train.split()) == 0
+    assert main("evaluate dense/model.safetensors --json".split()) == 0
+    prune = "prune small_resnet --weights dense/model.safetensors --suite pets --pixels 16 --method magnitude --out run"
+    assert main(prune.split()) == 1
+    assert "1 of 80 images of pets cannot be read" in capsys.readouterr().err
+    assert main([*prune.split(), "--on-corrupt", "skip"]) == 0
+    assert main("prune dense --method magnitude --on-corrupt skip --out other".split()) == 1
+    assert "are for a model of your own: give its images with --suite" in capsys.readouterr().err
+
+
 def test_interpretation_of_a_method_that_learns_no_masks(study, tmp_path):
     result = evaluate_run(EvaluateSpec(str(study / "magnitude"), interpret=True), tmp_path)
     found = result["interpretation"]

@@ -83,6 +83,11 @@ def test_a_whole_number_may_stand_for_a_float():
     assert identity(whole) == identity(float_)
 
 
+def test_methods_that_were_proposed_for_some_sparsities_cut_these():
+    found = {method: PruneSpec("x", method).canonical()["sparsities"] for method in ("ior", "dss", "dap")}
+    assert found == {"ior": (0.5, 0.7), "dss": (0.1,), "dap": (0.2, 0.4, 0.6, 0.8, 0.9)}
+
+
 def test_ids_stay_what_they_are():
     """A change here makes every finished run of every user unknown: it needs a reason."""
     assert identity(DENSE) == "76150a82a178"

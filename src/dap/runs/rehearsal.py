@@ -267,8 +267,8 @@ def _suite(spec: TrainSpec | ModelSpec) -> tuple[Suite, int]:
     absent = 0
     if spec.suite != "digits":
         absent = missing(list_suite(spec.suite, spec.root).domains.values(), spec.pixels, cache_folder())
-    if absent:
-        return load_suite(spec.suite, spec.root, spec.pixels, cache=False, on_corrupt=spec.on_corrupt), absent
+    if absent:  # to skip damaged images all of them would have to be looked at
+        return load_suite(spec.suite, spec.root, spec.pixels, cache=False), absent
     return load_suite(spec.suite, spec.root, spec.pixels, on_corrupt=spec.on_corrupt), 0
 
 
