@@ -201,12 +201,12 @@ def test_damaged_images_that_were_skipped_are_skipped_again(tmp_path, monkeypatc
     train = "train pets --targets plain --pixels 16 --backbone small_resnet --weights null --train.freeze-norms false"
     train += " --train.steps 2 --train.batch-size 4 --on-corrupt skip --out dense"
     assert main(train.split()) == 0
-    assert main("evaluate dense/model.safetensors --json".split()) == 0
+    assert main(["evaluate", "dense/model.safetensors", "--json"]) == 0
     prune = "prune small_resnet --weights dense/model.safetensors --suite pets --pixels 16 --method magnitude --out run"
     assert main(prune.split()) == 1
     assert "1 of 80 images of pets cannot be read" in capsys.readouterr().err
     assert main([*prune.split(), "--on-corrupt", "skip"]) == 0
-    assert main("prune dense --method magnitude --on-corrupt skip --out other".split()) == 1
+    assert main(["prune", "dense", "--method", "magnitude", "--on-corrupt", "skip", "--out", "other"]) == 1
     assert "are for a model of your own: give its images with --suite" in capsys.readouterr().err
 
 
