@@ -35,3 +35,9 @@ def test_checksum_follows_values_not_layout():
     assert checksum(tensor) == checksum(tensor.to(memory_format=torch.channels_last))
     assert checksum(tensor) != checksum(tensor + 1)
     assert checksum(torch.tensor(1)) != checksum(torch.tensor(2))
+
+
+def test_what_cannot_be_read_is_not_called_damaged(tmp_path):
+    (tmp_path / "state.safetensors").mkdir()
+    with pytest.raises(IsADirectoryError):
+        load_state(tmp_path / "state.safetensors")

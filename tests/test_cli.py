@@ -1,4 +1,6 @@
+import errno
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -64,6 +66,29 @@ def test_json(suite: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert found["whole"] is False
     assert found["domains"]["art"]["images"] == 1
     assert list(found["domains"]["photo"]["unreadable"]) == ["photo/cat/0.png"]
+
+
+def test_names_that_are_no_text(suite: Path) -> None:
+    file = os.fsencode(suite / "art" / "cat") + b"/caf\xe9.png"
+    with open(file, "wb") as damaged:
+        damaged.write(b"no image")
+    command = [Path(sys.executable).with_name("dap"), "data", "check", str(suite)]
+    done = subprocess.run(command, capture_output=True, env={**os.environ, "PYTHONIOENCODING": "utf-8"})
+    assert (done.returncode, done.stderr) == (1, b"")
+    assert b"caf\\udce9.png" in done.stdout
+
+
+def test_a_folder_that_cannot_be_read(suite: Path, monkeypatch, capsys: pytest.CaptureFixture[str]) -> None:
+    real, locked = os.scandir, str(suite / "art" / "cat")
+
+    def scandir(folder: str) -> object:
+        if str(folder) == locked:
+            raise PermissionError(errno.EACCES, "Permission denied", locked)
+        return real(folder)
+
+    monkeypatch.setattr(os, "scandir", scandir)
+    assert main(["data", "check", str(suite)]) == 1
+    assert capsys.readouterr().err == f"dap: cannot read {locked} (Permission denied): check its rights\n"
 
 
 def test_named_suite_in_a_root(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -151,11 +176,17 @@ def test_train_on_a_folder_of_images(tmp_path: Path, monkeypatch: pytest.MonkeyP
         (["--targets", "plain", "--objective", "luck"], "there is no objective 'luck'; choose one of erm, irm"),
         (["--targets", "plain", "--options.luck", "1"], "objective 'erm' does not take luck; its options: none"),
         (["--targets", "plain", "--train.steps", "0"], "steps is 0; it must be a whole number of at least 1"),
+        (["--targets", "plain", "--train.seed", str(2**63)], "it must be a whole number from 0 to 2^63"),
+        (["--targets", "plain", "--threads", "-1"], "threads is -1; it must be at least 1"),
+        (["--targets", "plain", "--dropout", "1.5"], "dropout is 1.5; it must be at least 0 and below 1"),
+        (["--targets", "plain", "--objective", "coral", "--options.weight", "null"], "is None; its default is 1.0"),
+        (["--targets", "plain", "--accelerator", "tpu"], "cannot run on accelerator=tpu"),
     ],
 )
 def test_train_names_what_is_wrong(arguments, message, tmp_path, capsys) -> None:
-    assert main(train("digits", "--out", str(tmp_path), *arguments)) == 1
+    assert main(train("digits", "--out", str(tmp_path / "run"), *arguments)) == 1
     assert message in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.slow

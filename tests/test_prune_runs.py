@@ -182,6 +182,37 @@ def test_images_that_were_moved(dense, tmp_path):
     load_pruned(tmp_path / "run", 0.5)  # whose images are where its specification has them
 
 
+def test_whose_dense_training_it_is_does_not_depend_on_where_one_is(dense, tmp_path, monkeypatch):
+    for project in ("a", "b"):
+        shutil.copytree(dense, tmp_path / project / "runs" / "dense")
+    _, objective, card = load_dense(dense)
+    other = small_resnet(2)
+    save_dense(tmp_path / "b" / "runs" / "dense", other, objective, tuple(card.notes["sources"]), card)
+    monkeypatch.chdir(tmp_path / "a")
+    spec = spec_of("runs/dense", "random")
+    prune_dense(spec, "runs/random")
+    absolute = replace(spec, dense=str(tmp_path / "a" / "runs" / "dense"))
+    assert prune_dense(absolute, tmp_path / "a" / "runs" / "random")["sparse"]  # another way to say it, nothing else
+    monkeypatch.chdir(tmp_path / "b")
+    load_pruned(tmp_path / "a" / "runs" / "random", 0.5)
+    prune_dense(spec, tmp_path / "a" / "runs" / "of-b")  # what is said here is meant from here
+    kept = read_spec(tmp_path / "a" / "runs" / "of-b")
+    assert isinstance(kept, PruneSpec)
+    assert kept.dense == str(tmp_path / "b" / "runs" / "dense")
+    (tmp_path / "a" / "runs" / "dense").rename(tmp_path / "a" / "moved")
+    rows = [record for record in read_records(tmp_path / "a" / "runs") if record.run == "random" and record.wished]
+    assert [record.targets for record in rows] == [("rotated",), ("rotated",)]
+
+
+def test_a_rehearsal_of_a_pruning_needs_no_weights_that_training_began_with(dense, tmp_path):
+    spec = read_spec(dense)
+    assert isinstance(spec, TrainSpec)
+    safetensors.torch.save_file(small_resnet(2).network.state_dict(), tmp_path / "w.safetensors")
+    train_dense(replace(spec, weights=str(tmp_path / "w.safetensors")), tmp_path / "dense")
+    (tmp_path / "w.safetensors").unlink()
+    assert rehearse(spec_of(tmp_path / "dense", "random")).memory
+
+
 @pytest.mark.parametrize("by_folder", [True, False])
 def test_the_papers_values_are_those_of_the_suite(by_folder, tmp_path, monkeypatch):
     """PACS in miniature: the paper has values for it, and a batch size for DomainNet."""

@@ -178,6 +178,8 @@ print(program(torch.zeros(3, 3, 16, 16)).shape[0], "dap" in sys.modules)
 def test_study(home, here):
     assert here("study", "run", "study.yaml", "--dry-run").startswith("8 runs are left to do")
     assert not Path("runs").exists()
+    wrong = here("study", "run", "study.yaml", "--gpus", "1", code=1)
+    assert wrong == "dap: address and gpus are of a ray cluster: give --engine ray, too\n"
     assert dap(home, "study", "status", "study.yaml", code=1) == ["tiny: 8 runs, 8 waiting"]
     assert dap(home, "study", "run", "study.yaml", "--workers", "1")[-1] == "8 of 8 runs are done, in runs/tiny"
     assert here("study", "status", "study.yaml") == "tiny: 8 runs, 8 done\n"
@@ -198,6 +200,8 @@ def test_report(home, here):
     assert row["cells"][-1]["seeds"] == 1
     assert len(found["records"]) == 6
     assert found["page"] == "page.html"
+    kept = here("report", "runs/tiny/studies/study.yaml", "--out", "page.html", "--json")
+    assert len(json.loads(kept)["records"]) == 6
     text = here("report", "runs/tiny", "--files", "files", "--with-paper")
     assert "tables and figures are in files" in text
     assert Path("files/pruning.tex").exists()

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from dap.errors import DapError
-from dap.files import replacing
+from dap.files import check_readable, replacing
 
 _VALUES, _CHECKSUMS, _KIND = "__values__", "__checksums__", "__kind__"
 
@@ -34,6 +34,7 @@ def save_state(path: str | Path, tensors: Mapping[str, Tensor], values: Mapping[
 
 def load_state(path: str | Path, kind: str = "") -> tuple[dict[str, Tensor], dict[str, Any]]:
     """What `save_state` wrote. A damaged file, or one of another kind, is an error."""
+    check_readable(path)
     try:
         arrays = safetensors.torch.load_file(path)
         checksums = arrays.pop(_CHECKSUMS)

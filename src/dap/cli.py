@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 
 from dap.errors import DapError
 from dap.verbs.completion import completion_script
@@ -32,6 +33,8 @@ VERBS: dict[str, Callable[..., int]] = {
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Exit codes: 0 for success, 1 for what a user can mend, 2 for wrong usage, 130 for Ctrl-C."""
+    with suppress(AttributeError):  # names of files need not be text: one that cannot be printed is no reason to stop
+        sys.stdout.reconfigure(errors="backslashreplace")  # pyright: ignore[reportAttributeAccessIssue]
     given = list(sys.argv[1:] if arguments is None else arguments)
     if given == ["--version"]:
         from importlib.metadata import version
@@ -51,7 +54,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"dap: {error}", file=sys.stderr)
         return 1
     except OSError as error:
-        print(f"dap: {error.filename or ''}: {error.strerror or error}", file=sys.stderr)
+        print(f"dap: {f'{error.filename}: ' if error.filename else ''}{error.strerror or error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         print("dap: interrupted", file=sys.stderr)

@@ -180,6 +180,7 @@ class PruneConfig:
             value = getattr(self, name)
             if not isinstance(value, int) or value < 1:
                 raise DapError(f"{name} is {value}; it must be a whole number of at least 1")
+        _check_seed(self.seed)
         for name in ("target_sparsity", "p_init", "stop_at"):
             value = getattr(self, name)
             if value is not None and not 0 < value < 1:
@@ -270,6 +271,7 @@ class TrainConfig:
         for name in ("steps", "batch_size", "check_every"):
             if not isinstance(value := getattr(self, name), int) or value < 1:
                 raise DapError(f"{name} is {value}; it must be a whole number of at least 1")
+        _check_seed(self.seed)
         if not self.learning_rate > 0:
             raise DapError(f"learning_rate is {self.learning_rate}; it must be above 0")
         if not self.weight_decay >= 0:
@@ -300,6 +302,11 @@ class FinetuneConfig:
         every = dense.check_every if self.check_every is UNSET else self.check_every
         # One checkpoint is chosen, not an average: SWAD's valley needs thousands of steps.
         return replace(dense, steps=self.steps, learning_rate=rate, check_every=every, swad=None, patience=None)
+
+
+def _check_seed(seed: int) -> None:
+    if not isinstance(seed, int) or not 0 <= seed < 2**63:
+        raise DapError(f"seed is {seed}; it must be a whole number from 0 to 2^63 − 1")
 
 
 def _tuples(cls: type, values: dict[str, Any]) -> dict[str, Any]:

@@ -53,8 +53,9 @@ def launch(devices: int | str = 1, nodes: int = 1, precision: str = "32-true", a
             num_nodes=nodes,
             precision=precision,  # pyright: ignore[reportArgumentType]  # checked there
         )
-    except (ValueError, RuntimeError, TypeError) as error:
-        raise DapError(f"cannot run on devices={devices}, nodes={nodes}, precision={precision}: {error}") from None
+    except (ValueError, RuntimeError, TypeError, ImportError) as error:
+        wish = f"accelerator={accelerator}, devices={devices}, nodes={nodes}, precision={precision}"
+        raise DapError(f"cannot run on {wish}: {error}") from None
     fabric.launch()
     return Engine(Ranks(fabric.global_rank, fabric.world_size), fabric.device, fabric.autocast)
 
@@ -71,6 +72,8 @@ def engine_on(device: str | None, precision: str = "32-true") -> Engine:
 @contextmanager
 def threads(count: int | None) -> Iterator[None]:
     """Inside, torch has so many threads."""
+    if count is not None and count < 1:
+        raise DapError(f"threads is {count}; it must be at least 1")
     before = torch.get_num_threads()
     torch.set_num_threads(count or before)
     try:

@@ -1,11 +1,13 @@
 """Files that are whole or not there, and names that hold on every machine."""
 
+import json
 import os
 import re
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from dap.errors import DapError
 
@@ -31,7 +33,9 @@ def replacing(path: str | Path) -> Iterator[Path]:
     ...     temporary.write_text("whole")
     5
     """
-    path = Path(path)
+    path = Path(os.path.realpath(path))  # the file behind a link is written, not the link
+    if path.exists() and not path.is_file():
+        raise DapError(f"{path} is no file that can be written: give another name")
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     os.close(handle)
@@ -48,6 +52,19 @@ def replacing(path: str | Path) -> Iterator[Path]:
         if found := re.search(r"\(os error (\d+)\)", str(error)):  # safetensors has errors of its own for a full disk
             raise OSError(int(found[1]), os.strerror(int(found[1])), str(path)) from error
         raise
+
+
+def check_readable(path: str | Path) -> None:
+    """An error of the system, not of a parser: what cannot be read now is not damaged."""
+    with open(path, "rb") as file:
+        file.read(1)
+
+
+def read_json(file: Path) -> dict[str, Any]:
+    try:
+        return json.loads(file.read_text())
+    except ValueError as error:
+        raise DapError(f"{file} is damaged ({error}): remove the run's folder to start again") from None
 
 
 def write_atomic(path: str | Path, data: bytes) -> None:

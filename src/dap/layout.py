@@ -10,6 +10,8 @@ SPEC, RESULT, FAILURE, METRICS, ENVIRONMENT = (
 STATE = "state.safetensors"  # what going on needs
 LOCK = ".lock"  # held by whoever is at it
 MODEL, OBJECTIVE, MASKS = "model.safetensors", "objective.safetensors", "masks.safetensors"
+IMAGES = "images.json"  # which ones a training began with
+DENSE = "dense.json"  # which model a pruning began with
 MAPS = "activation_maps.png"  # where models look, in an evaluation
 RAW = "raw"  # the folder of raw masks in a pruning's own
 

@@ -16,7 +16,7 @@ from dap.report.charts import Look
 from dap.report.figures import dynamics, layers
 from dap.report.tables import image_differences, overview
 from dap.report.writing import read_contents
-from dap.runs import read_spec
+from dap.runs import evaluate_run, read_spec
 from dap.specs import EvaluateSpec, TrainSpec, identity, read
 from dap.studies.work import work_on
 from small_studies import THREE, make_study
@@ -154,6 +154,18 @@ def test_folders_may_have_any_name(study, records, tmp_path):
     assert tables["overview-unseen"].rows == before["overview-unseen"].rows
     alone = read_contents(tmp_path / "runs" / "a0").tables
     assert "oracle" not in {table.name for table in alone}
+
+
+def test_an_evaluation_in_a_run_is_of_that_run(study, tmp_path):
+    shutil.copytree(study.folder, tmp_path / "runs", ignore=shutil.ignore_patterns("studies", "evaluate-*"))
+    run = next(record.run for record in read_records(study.folder) if record.method == "Magnitude")
+    spec = EvaluateSpec(str(tmp_path / "runs" / run), attacks=("fgsm",), images=1)
+    evaluate_run(spec, tmp_path / "runs" / run / "evaluation-of-it")
+    (tmp_path / "runs" / run).rename(tmp_path / "runs" / "mine")
+    other = next(record.run for record in read_records(study.folder) if record.method == "DAP")
+    (tmp_path / "runs" / other).rename(tmp_path / "runs" / run)  # another takes its name
+    found = {one.series for one in _read_findings(tmp_path / "runs") if one.wished}
+    assert found == {"Magnitude"}
 
 
 def test_models_that_lack_two_domains_are_apart(study, records, tmp_path):

@@ -209,6 +209,18 @@ def test_workers_end_with_whoever_hired_them(tmp_path):
         time.sleep(0.1)
 
 
+@pytest.mark.parametrize("name", ["spec.json", "failure.json"])
+def test_a_damaged_file_is_the_failure_of_its_run_alone(name, tmp_path):
+    study = make_study(tmp_path, THREE)
+    place = study.place(next(iter(study.runs)))
+    place.mkdir(parents=True)
+    (place / name).write_text("")
+    first, *others = status(study)
+    assert first.state == "failed"
+    assert f"{place / name} is damaged" in first.error
+    assert {row.state for row in others} == {"waiting"}
+
+
 def test_a_folder_of_another_version_is_refused_and_kept(tmp_path):
     study = make_study(tmp_path, THREE)
     dense = next(iter(study.runs))

@@ -25,6 +25,13 @@ prune:
 """
 
 
+def test_where_runs_go_may_have_variables(tmp_path, monkeypatch):
+    monkeypatch.setenv("RUNS", str(tmp_path))
+    file = tmp_path / "study.yaml"
+    file.write_text(STUDY.replace("name: small", "name: small\nout: $RUNS/here"))
+    assert read_study(file).folder == tmp_path / "here"
+
+
 def write(folder: Path, text: str) -> Path:
     (folder / "study.yaml").write_text(text)
     return folder / "study.yaml"

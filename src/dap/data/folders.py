@@ -52,7 +52,10 @@ def _domain(folder: Path, domain: str, present: Sequence[str], classes: Sequence
 
 
 def _images(folder: Path, below: str) -> Iterator[str]:
-    for root, _, files in sorted(os.walk(folder / below, followlinks=True)):
+    def refuse(error: OSError) -> None:
+        raise DapError(f"cannot read {error.filename} ({error.strerror}): check its rights")
+
+    for root, _, files in sorted(os.walk(folder / below, onerror=refuse, followlinks=True)):
         inside = os.path.relpath(root, folder)
         if not any(part.startswith(".") for part in Path(inside).parts):
             for file in sorted(files):

@@ -76,6 +76,11 @@ class Images(Dataset[tuple[Tensor, int]]):
         return Images(self._listing, self._store, listed, self._augmenting)
 
     @property
+    def identity(self) -> str:
+        """Of the whole domain: see `Listing`."""
+        return self._listing.identity
+
+    @property
     def labels(self) -> Tensor:
         """[n], int64."""
         return torch.from_numpy(self._listing.labels[self._rows].astype(np.int64))

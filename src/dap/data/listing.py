@@ -37,6 +37,9 @@ class Names(Sequence[str]):
         place = range(len(self))[index]
         return os.fsdecode(self._text[self._ends[place] : self._ends[place + 1]])
 
+    def __bytes__(self) -> bytes:
+        return self._ends.tobytes() + self._text
+
     @property
     def nbytes(self) -> int:
         return len(self._text) + self._ends.itemsize * len(self._ends)
@@ -54,6 +57,11 @@ class Listing:
 
     def __len__(self) -> int:
         return len(self.labels)
+
+    @property
+    def identity(self) -> str:
+        """Twelve hexadecimal digits that change when an image is added, removed, renamed or gets another label."""
+        return hashlib.sha256(bytes(self.names) + self.labels.tobytes()).hexdigest()[:12]
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from dap.checkpoints import checksum
 from dap.errors import DapError
-from dap.files import replacing
+from dap.files import check_readable, replacing
 from dap.models.backbones import create_classifier
 from dap.models.classifier import Classifier
 from dap.models.small_resnet import small_resnet
@@ -68,6 +68,7 @@ def load_classifier(path: str | Path) -> tuple[Classifier, ModelCard]:
     path = Path(path)
     if not path.is_file():
         raise DapError(f"no classifier file at {path}")
+    check_readable(path)
     try:
         with safe_open(path, "pt") as file:
             metadata: dict[str, str] = file.metadata() or {}

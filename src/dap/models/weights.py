@@ -11,7 +11,7 @@ from safetensors import safe_open
 from torch import Tensor
 
 from dap.errors import DapError
-from dap.files import expanded
+from dap.files import check_readable, expanded
 from dap.models.classifier import Classifier
 from dap.models.sparse import FORMAT as SPARSE
 from dap.models.sparse import load_sparse
@@ -68,6 +68,7 @@ def read_weights(path: Path) -> dict[str, Tensor]:
     path = expanded(path)
     if not path.is_file():
         raise DapError(f"no weights at {path}: give a .safetensors or .pth file")
+    check_readable(path)
     if path.suffix == ".safetensors":
         try:
             with safe_open(path, "pt") as file:

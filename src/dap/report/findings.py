@@ -74,12 +74,13 @@ def read_findings(folder: str | Path, records: Sequence[Record]) -> Findings:
     folder = Path(folder)
     places = run_places(folder)
     evaluations: list[_Evaluation] = []
-    for place in [*places, *(own for run in places for own in sorted(run.glob(f"{EVALUATION}*")))]:
+    inside = {own: run for run in places for own in sorted(run.glob(f"{EVALUATION}*"))}  # of that run, whatever it says
+    for place in [*places, *inside]:
         if (place / SPEC).is_file() and (place / RESULT).is_file():
             spec = read_spec(place)
             if isinstance(spec, EvaluateSpec):
-                run = place_of(spec.run, place).name if isinstance(spec.run, str) else folder_name(spec.run)
-                evaluations.append(_Evaluation(place, run, spec))
+                said = place_of(spec.run, place).name if isinstance(spec.run, str) else folder_name(spec.run)
+                evaluations.append(_Evaluation(place, inside[place].name if place in inside else said, spec))
     found = Findings([], [], [])
     studied = list(study_runs(folder))
     for kind, settings in SETTINGS.items():

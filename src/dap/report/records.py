@@ -13,7 +13,7 @@ from dap.layout import RAW, RESULT, SPEC
 from dap.methods import METHODS
 from dap.report.series import DENSE, name_series
 from dap.runs.folder import intact, read_json, read_spec
-from dap.runs.opening import place_of
+from dap.runs.opening import trained_of
 from dap.specs import BestSpec, EvaluateSpec, ModelSpec, PruneSpec, Spec, TrainSpec, folder_name
 from dap.studies import read_study
 from dap.studies.study import kept_files
@@ -142,8 +142,7 @@ def _records(run: Path, spec: Spec) -> Iterator[Record]:
         row = {**result, "validation": result["score"]["accuracy"]}
         yield _record(run, DENSE, {}, _named(spec), None, row)
     elif isinstance(spec, PruneSpec):
-        dense = read_spec(place_of(spec.dense, run)) if isinstance(spec.dense, str) else spec.dense
-        assert isinstance(dense, TrainSpec | BestSpec | ModelSpec)
+        dense = trained_of(spec, run)
         yield _record(run, DENSE, {}, _named(dense), None, result["dense"])
         method = METHODS[spec.method]
         options, title = spec.canonical(), method.called(spec.finetuned)

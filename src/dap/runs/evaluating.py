@@ -22,7 +22,7 @@ from dap.evaluation.pixels import InPixels, Joined
 from dap.layout import RESULT
 from dap.runs.folder import Metrics, as_read, finished, read_json, read_metrics, working_in, write_json
 from dap.runs.interpreting import interpret
-from dap.runs.opening import place_of
+from dap.runs.opening import place_of, settled
 from dap.runs.sources import Sources
 from dap.runs.subjects import Subjects, open_subjects
 from dap.specs import EvaluateSpec
@@ -34,14 +34,15 @@ def evaluate_run(
     spec: EvaluateSpec, folder: str | Path, *, engine: Engine | None = None, on_step: Told | None = None
 ) -> dict[str, Any]:
     """Evaluate the models of a finished run, and write the result to `folder`. What was stopped goes on."""
-    spec, engine, folder = spec.resolved(), engine or Engine(), Path(folder)
+    engine, folder = engine or Engine(), Path(folder)
+    spec = settled(spec, folder).resolved()
     done, run = finished(folder, spec), place_of(spec.run, folder)
     if done is not None:
         if run.exists() and done["content"] != content_of(run):
             raise DapError(f"{folder} is about a run that was in {run} before: choose another folder, or remove it")
         return done
     subjects = open_to_evaluate(spec, run)  # refuses what is wrong before the folder is ours
-    with working_in(folder, spec, engine) as log, threads(spec.threads):
+    with threads(spec.threads), working_in(folder, spec, engine) as log:
         if (done := finished(folder, spec)) is not None:  # someone else has been faster
             return done
         result = {"spec": asdict(spec), "run": run.name, "content": content_of(run)}

@@ -23,7 +23,7 @@ from filelock import FileLock, Timeout
 from dap.checkpoints import difference
 from dap.engine import Engine
 from dap.errors import DapError
-from dap.files import write_atomic
+from dap.files import read_json, write_atomic
 from dap.layout import ENVIRONMENT, FAILURE, LOCK, METRICS, RESULT, SPEC
 from dap.runs.environment import environment
 from dap.specs import FORMAT, KINDS, Spec, identity, read
@@ -83,6 +83,8 @@ def working_in(folder: Path, spec: Spec, engine: Engine) -> Iterator[Metrics]:
             yield Metrics(file)
         (folder / FAILURE).unlink(missing_ok=True)
     except Exception as error:
+        if isinstance(error, OSError) and error.errno and error.filename is None:  # as of a log on a full disk
+            error.filename = str(folder)
         note_failure(folder, error)
         raise
     finally:
@@ -149,13 +151,6 @@ def write_json(file: Path, values: Any) -> None:
 def as_read(values: Any) -> Any:
     """What reading them back will give."""
     return json.loads(json.dumps(values))
-
-
-def read_json(file: Path) -> dict[str, Any]:
-    try:
-        return json.loads(file.read_text())
-    except ValueError as error:
-        raise DapError(f"{file} is damaged ({error}): remove the run's folder to start again") from None
 
 
 @contextmanager

@@ -5,6 +5,7 @@ import os
 import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TypeVar
 
 import safetensors.torch
 import torch
@@ -15,13 +16,13 @@ from dap.data import Suite
 from dap.dense import load_dense
 from dap.errors import DapError
 from dap.files import replacing
-from dap.layout import RESULT
+from dap.layout import DENSE, RESULT, SPEC
 from dap.models import Classifier, ModelCard, create_classifier, load_weights, save_classifier, save_sparse
 from dap.models.weights import read_weights
 from dap.objectives import Erm, Objective
-from dap.runs.folder import read_json, read_spec
-from dap.runs.sources import Sources, divide, notes_of, suite_of
-from dap.specs import BestSpec, ModelSpec, PruneSpec, Spec, TrainSpec, folder_name
+from dap.runs.folder import intact, read_json, read_spec
+from dap.runs.sources import Sources, check_images, divide, notes_of, suite_of
+from dap.specs import BestSpec, EvaluateSpec, ModelSpec, PruneSpec, Spec, TrainSpec, folder_name, read
 
 
 @dataclass(frozen=True)
@@ -53,13 +54,48 @@ def open_dense(spec: PruneSpec, folder: Path, moved_to: Path | None = None, root
     if not isinstance(trained, TrainSpec):
         raise DapError(f"{place} is no dense training: give the folder of one")
     trained = trained if root is None else replace(trained, root=root)
-    sources = divide(suite_of(trained), trained.targets, trained.train.seed)
+    suite = suite_of(trained)
+    check_images(suite, card)
+    sources = divide(suite, trained.targets, trained.train.seed)
     return Opened(model, objective, card, sources, trained.resolved().train)
 
 
 def is_there(spec: PruneSpec, folder: Path, moved_to: Path | None = None) -> bool:
     """Whether the dense training can be looked at."""
     return not isinstance(spec.dense, ModelSpec) and ((moved_to or place_of(spec.dense, folder)) / RESULT).is_file()
+
+
+Asked = TypeVar("Asked", PruneSpec, EvaluateSpec)
+
+
+def settled(spec: Asked, folder: Path) -> Asked:
+    """With a name for the run that it is about which leads there from `folder`, whoever asks from where.
+
+    It is the name that the folder has already, if that leads there, too.
+    """
+    field = "dense" if isinstance(spec, PruneSpec) else "run"
+    name = getattr(spec, field)
+    if not isinstance(name, str) or not Path(name).exists():
+        return spec
+    place = Path(name).resolve()
+    kept = getattr(read_spec(folder), field, None) if (folder / SPEC).is_file() else None
+    names = [*([kept] if isinstance(kept, str) else []), name, str(place)]
+    return replace(spec, **{field: next(name for name in names if place_of(name, folder).resolve() == place)})
+
+
+def trained_of(spec: PruneSpec, folder: Path) -> TrainSpec | BestSpec | ModelSpec:
+    """How the dense model was made, also where it is not there any more."""
+    if not isinstance(spec.dense, str):
+        return spec.dense
+    place = place_of(spec.dense, folder)
+    if (place / SPEC).is_file() or not (folder / DENSE).is_file():
+        trained = read_spec(place)
+    else:
+        with intact(folder / DENSE):
+            trained = read(TrainSpec, read_json(folder / DENSE)["trained"], str(folder / DENSE))
+    if not isinstance(trained, TrainSpec):
+        raise DapError(f"{place} is no dense training: give the folder of one")
+    return trained
 
 
 def suite_pruned(spec: PruneSpec, folder: Path, moved_to: Path | None = None) -> str | None:
@@ -73,8 +109,10 @@ def suite_pruned(spec: PruneSpec, folder: Path, moved_to: Path | None = None) ->
 def place_of(run: Spec | str, folder: Path) -> Path:
     """Where a run is that the one in `folder` needs: a study keeps its runs side by side."""
     if isinstance(run, str):
-        above = (parent / run for parent in folder.absolute().parents)  # it was said from a folder above, as a rule
-        return next((place for place in (Path(run), *above) if place.exists()), Path(run))
+        # It was said from a folder above, as a rule; where we are now says nothing about it.
+        above = (parent / run for parent in folder.absolute().parents)
+        place = next((place for place in (*above, Path(run)) if place.exists()), Path(run))
+        return Path(run) if Path(run).absolute() == place else place
     place = folder.parent / folder_name(run)
     if isinstance(run, BestSpec) and (place / RESULT).is_file():
         place = folder.parent / read_json(place / RESULT)["chosen"]

@@ -22,18 +22,16 @@ from dap.engine import Engine, threads
 from dap.errors import DapError
 from dap.evaluation import accuracy
 from dap.evaluation.pixels import Joined
-from dap.layout import MASKS, MODEL, RAW, RESULT, STATE, files_of, folder_of
+from dap.layout import DENSE, MASKS, MODEL, RAW, RESULT, STATE, files_of, folder_of
 from dap.masking import bake
 from dap.masks import Masks
 from dap.methods import METHODS
 from dap.models import ModelCard, load_classifier
 from dap.pruning import Pruned, prune
 from dap.runs.folder import Metrics, as_read, finished, read_json, read_metrics, read_spec, working_in, write_json
-from dap.runs.opening import Opened, is_there, load_model, open_dense, save_model, suite_pruned
+from dap.runs.opening import Opened, is_there, load_model, open_dense, place_of, save_model, settled, suite_pruned
 from dap.runs.sources import Sources, on_targets
 from dap.specs import ModelSpec, PruneSpec
-
-_DENSE = "dense.json"
 
 
 def prune_dense(
@@ -49,6 +47,7 @@ def prune_dense(
     `dense` is the folder of the dense training, where the specification does not say it.
     """
     engine, folder = engine or Engine(), Path(folder)
+    spec = settled(spec, folder)
     spec = spec.resolved(suite_pruned(spec, folder, dense))
     done = _finished(folder, spec)
     if done is not None and not is_there(spec, folder, dense):
@@ -94,12 +93,15 @@ def prune_dense(
         watch_every=spec.watch_every,
         skip=there.keys() & raw.keys() if spec.raw else there,
     )
-    with working_in(folder, spec, engine) as metrics, threads(spec.threads):
+    with threads(spec.threads), working_in(folder, spec, engine) as metrics:
         if (done := _finished(folder, spec)) is not None:  # someone else has been faster
             return done
         log.append(metrics)
         if engine.first:
-            write_json(folder / _DENSE, {"identity": _identity(model)})
+            about: dict[str, Any] = {"identity": _identity(model)}
+            if isinstance(spec.dense, str):
+                about["trained"] = asdict(read_spec(dense or place_of(spec.dense, folder)))
+            write_json(folder / DENSE, about)
         for pruned in coming:
             (raw if pruned.raw else there)[pruned.wished] = _keep(folder, pruned, opened, engine)
         result = {
@@ -201,7 +203,7 @@ def _evaluate(model: nn.Module, sources: Sources, engine: Engine) -> dict[str, A
 
 
 def _refuse_another_model(folder: Path, model: nn.Module) -> None:
-    if (folder / _DENSE).exists() and read_json(folder / _DENSE)["identity"] != _identity(model):
+    if (folder / DENSE).exists() and read_json(folder / DENSE)["identity"] != _identity(model):
         raise DapError(f"the dense model is not the one that {folder} prunes: it was replaced; choose another folder")
 
 

@@ -228,6 +228,8 @@ def measure(spec: Spec, engine: Engine) -> Costs:
         start = time.perf_counter()
         suite, absent = _suite(dense)
         sources = divide(suite, dense.targets, dense.train.seed)
+        if isinstance(dense, TrainSpec) and not isinstance(spec, TrainSpec):
+            dense = replace(dense, weights=None)  # which training began with, and nothing else needs
         model, objective = _open(dense, suite, sources)
         if engine.device is not None:
             model.to(engine.device)

@@ -12,6 +12,7 @@ from dap.bits import pack_bits
 from dap.data import Images, Suite, load_suite, split_suite
 from dap.errors import DapError
 from dap.evaluation import score
+from dap.models import ModelCard
 from dap.parallel import ALONE, Ranks
 from dap.sources import Source
 from dap.specs import ModelSpec, TrainSpec
@@ -34,7 +35,29 @@ def suite_of(spec: TrainSpec | ModelSpec) -> Suite:
 def notes_of(spec: TrainSpec | ModelSpec, suite: Suite) -> dict[str, Any]:
     """For a model's card: the images that it is for, and how they were split."""
     notes = {"suite": suite.name, "images": spec.suite, "targets": list(spec.targets), "seed": spec.train.seed}
+    notes["listings"] = listings(suite)
     return notes if spec.on_corrupt == "fail" else {**notes, "on_corrupt": spec.on_corrupt}
+
+
+def listings(suite: Suite) -> dict[str, str]:
+    """By domain, what changes when images are added, removed or renamed: splits and labels follow from names."""
+    return {domain: data.identity if isinstance(data, Images) else "made" for domain, data in suite.domains.items()}
+
+
+def check_images(suite: Suite, card: ModelCard) -> None:
+    """Refuse images on which a model's numbers would be wrong; unseen domains may have others."""
+    remedy = "restore the images, or train again"
+    if suite.classes != card.class_names:
+        ours, theirs = ", ".join(suite.classes), ", ".join(card.class_names)
+        raise DapError(f"{suite.name} has the classes {ours}, and the model was trained for {theirs}: {remedy}")
+    found, before = listings(suite), card.notes.get("listings", {})
+    if before and found.keys() != before.keys():
+        ours, theirs = ", ".join(found), ", ".join(before)
+        raise DapError(f"{suite.name} has the domains {ours}, and when the model was trained {theirs}: {remedy}")
+    for domain in before.keys() - set(card.notes["targets"]):
+        if found[domain] != before[domain]:
+            risk = "what is held out now may have been trained on"
+            raise DapError(f"images of {domain} were added, removed or renamed since training, so {risk}: {remedy}")
 
 
 def divide(suite: Suite, targets: tuple[str, ...], seed: int) -> Sources:

@@ -15,7 +15,7 @@ from dap.models import ModelCard, load_classifier
 from dap.runs.folder import read_json, read_spec
 from dap.runs.opening import open_dense
 from dap.runs.pruning import load_pruned
-from dap.runs.sources import Sources, divide, suite_of
+from dap.runs.sources import Sources, check_images, divide, suite_of
 from dap.specs import ModelSpec, PruneSpec, TrainSpec
 
 
@@ -59,7 +59,9 @@ def open_subjects(
     if isinstance(spec, TrainSpec):
         spec = spec if root is None else replace(spec, root=root)
         model, _, card = load_dense(run)
-        return Subjects({"dense": model}, {}, model, divide(suite_of(spec), spec.targets, spec.train.seed), card)
+        suite = suite_of(spec)
+        check_images(suite, card)
+        return Subjects({"dense": model}, {}, model, divide(suite, spec.targets, spec.train.seed), card)
     assert isinstance(spec, PruneSpec)
     opened = open_dense(_moved(spec, root), run, dense, root)
     subjects = Subjects({"dense": opened.model}, {}, opened.model, opened.sources, opened.card)
@@ -90,4 +92,5 @@ def _from_file(file: Path, root: str | None) -> Subjects:
         raise DapError(f"{file} does not say which images it is for ({', '.join(missing)}): evaluate the run's folder")
     where = card.notes.get("images", card.notes["suite"])
     suite = load_suite(where, root, card.pixels, on_corrupt=card.notes.get("on_corrupt", "fail"))
+    check_images(suite, card)
     return Subjects({"model": model}, {}, None, divide(suite, tuple(card.notes["targets"]), card.notes["seed"]), card)

@@ -11,11 +11,11 @@ from dap.data import Suite
 from dap.dense import save_dense
 from dap.engine import Engine, threads
 from dap.errors import DapError
-from dap.layout import MODEL, OBJECTIVE, RESULT, STATE
+from dap.layout import IMAGES, MODEL, OBJECTIVE, RESULT, STATE
 from dap.models import Classifier, ModelCard, create_classifier
 from dap.objectives import OBJECTIVES, Objective
-from dap.runs.folder import as_read, finished, working_in, write_json
-from dap.runs.sources import Sources, divide, notes_of, on_targets, suite_of
+from dap.runs.folder import as_read, finished, read_json, working_in, write_json
+from dap.runs.sources import Sources, divide, listings, notes_of, on_targets, suite_of
 from dap.specs import TrainSpec
 from dap.trainer import TrainStats
 from dap.training import Dense, train
@@ -28,7 +28,9 @@ def make_objective(name: str, options: Mapping[str, Any], suite: str) -> Objecti
     for option, value in options.items():
         if option not in known:
             raise DapError(f"objective {name!r} does not take {option}; its options: {', '.join(known) or 'none'}")
-        if isinstance(value, str) or isinstance(known[option], list) != isinstance(value, list | tuple):
+        is_number = isinstance(value, int | float) or not isinstance(known[option], int | float)
+        is_list = isinstance(value, list | tuple)
+        if isinstance(value, str) or not is_number or isinstance(known[option], list) != is_list:
             raise DapError(f"option {option} of objective {name!r} is {value!r}; its default is {known[option]!r}")
     return OBJECTIVES[name](**{**OBJECTIVES[name].defaults_for(suite), **options})
 
@@ -54,9 +56,11 @@ def train_dense(
     suite = suite_of(spec)
     sources = divide(suite, spec.targets, spec.train.seed)
     model = build(spec, suite)
-    with working_in(folder, spec, engine) as metrics, threads(spec.threads):
+    with threads(spec.threads), working_in(folder, spec, engine) as metrics:
         if (done := finished(folder, spec, MODEL, OBJECTIVE)) is not None:  # someone else has been faster
             return done
+        if engine.first:
+            _refuse_other_images(folder, suite)
 
         def note(stats: TrainStats) -> None:
             metrics.add(stage="training", steps=spec.train.steps, **stats._asdict())
@@ -83,9 +87,21 @@ def train_dense(
     return as_read(result)
 
 
+def _refuse_other_images(folder: Path, suite: Suite) -> None:
+    """Training that goes on with other splits would have seen what is held out."""
+    if (folder / STATE).exists() and (folder / IMAGES).exists():
+        before, found = read_json(folder / IMAGES), listings(suite)
+        if changed := [domain for domain in sorted({*before, *found}) if before.get(domain) != found.get(domain)]:
+            what = f"images of {', '.join(changed)} were added, removed or renamed since {folder} began"
+            raise DapError(f"{what}: restore them, or choose another folder")
+    write_json(folder / IMAGES, listings(suite))
+
+
 def build(spec: TrainSpec, suite: Suite) -> Classifier:
     """The model that training begins with."""
     options: dict[str, Any] = {}
+    if not 0 <= spec.dropout < 1:
+        raise DapError(f"dropout is {spec.dropout}; it must be at least 0 and below 1")
     if spec.backbone == "small_resnet":  # it takes images of any size, and has no such options
         if spec.dropout or spec.stride_in_1x1:
             raise DapError("small_resnet has neither dropout nor stride_in_1x1: leave them out")

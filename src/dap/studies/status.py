@@ -1,10 +1,11 @@
 """What has become of the runs of a study, read from their folders."""
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from dap.errors import DapError
+from dap.files import read_json
 from dap.layout import FAILURE, LOCK, SPEC
 from dap.specs import FORMAT
 from dap.studies.study import Study
@@ -27,6 +28,13 @@ def status(study: Study) -> list[RunStatus]:
 
 def status_of(study: Study, run: str) -> RunStatus:
     """`running` means that a process holds it at this moment; `stopped`, that it has begun and nobody does."""
+    try:
+        return _status_of(study, run)
+    except DapError as error:  # a damaged file: the others have a status all the same
+        return RunStatus(run, "failed", str(error))
+
+
+def _status_of(study: Study, run: str) -> RunStatus:
     folder = study.place(run)
     if (found := _format(folder)) not in (None, FORMAT):
         return RunStatus(
@@ -37,7 +45,7 @@ def status_of(study: Study, run: str) -> RunStatus:
     if _held(folder / LOCK):
         return RunStatus(run, "running", progress=_progress(folder))
     if (folder / FAILURE).exists():
-        return RunStatus(run, "failed", json.loads((folder / FAILURE).read_text())["error"])
+        return RunStatus(run, "failed", read_json(folder / FAILURE).get("error", ""))
     if (folder / SPEC).exists():
         return RunStatus(run, "stopped", progress=_progress(folder))
     return RunStatus(run, "waiting")
@@ -46,7 +54,7 @@ def status_of(study: Study, run: str) -> RunStatus:
 def _format(folder: Path) -> object:
     """Of the run's folder; None if there is none."""
     file = folder / SPEC
-    return json.loads(file.read_text()).get("format", "none") if file.exists() else None
+    return read_json(file).get("format", "none") if file.exists() else None
 
 
 def latest(folder: Path) -> Progress | None:

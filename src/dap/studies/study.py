@@ -1,13 +1,12 @@
 """A study: one file that stands for many runs."""
 
-import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
 from dap.errors import DapError
-from dap.files import write_atomic
+from dap.files import expanded, read_json, write_atomic
 from dap.layout import MODEL, OBJECTIVE, RESULT, files_of
 from dap.methods import METHODS
 from dap.specs import BestSpec, EvaluateSpec, ModelSpec, PruneSpec, Spec, TrainSpec, folder_name, read
@@ -80,7 +79,7 @@ class Study:
     def _owner(self, run: str) -> str:
         """Whose model it is: of a search, that of the chosen trial."""
         is_search = isinstance(self.runs[run], BestSpec) and self.done(run)
-        return json.loads((self.place(run) / RESULT).read_text())["chosen"] if is_search else run
+        return read_json(self.place(run) / RESULT)["chosen"] if is_search else run
 
     def _files(self, run: str) -> list[Path]:
         """What other runs need of it."""
@@ -89,7 +88,7 @@ class Study:
             return [place / MODEL, place / OBJECTIVE]
         if not isinstance(spec, PruneSpec):
             return []
-        rows = json.loads((place / RESULT).read_text())["sparse"].values()
+        rows = read_json(place / RESULT)["sparse"].values()
         return [file for row in rows for file in files_of(place, row)]
 
     def shard(self, index: int, count: int) -> list[str]:
@@ -118,7 +117,7 @@ def read_study(file: str | Path, out: str | Path | None = None) -> Study:
         raise DapError(f"threads is {threads!r}; it must be a whole number of at least 1")
     if not isinstance(values.get("out", ""), str):
         raise DapError(f"out is {values['out']!r}; it must be the name of a folder")
-    study = Study(name, Path(out or values.get("out") or Path("runs") / name), threads)
+    study = Study(name, expanded(out or values.get("out") or Path("runs") / name), threads)
     if not values.keys() & {"train", "model"}:
         raise DapError("the study has no `train:` and no `model:`: say which dense models it is about")
     dense = (*_trainings(values.get("train", []), threads), *_models(values.get("model", [])))

@@ -71,7 +71,9 @@ def _folder(runs: str) -> Path:
     path = Path(runs)
     if path.suffix in (".yaml", ".yml") and path.is_file():
         from dap.studies import read_study
+        from dap.studies.study import FILES
 
-        folder = read_study(path).folder
-        return folder if folder.is_dir() else path.parent  # where its runs are, or it is the copy beside them
+        if path.absolute().parent.name == FILES:  # the copy that is kept with its runs
+            return path.absolute().parent.parent
+        return read_study(path).folder
     return path

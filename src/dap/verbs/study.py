@@ -54,6 +54,10 @@ def study_run(
     from dap.studies.watching import watched
     from dap.verbs.dry_run import dry_run_study
 
+    if engine != "ray" and (address or gpus):
+        raise DapError("address and gpus are of a ray cluster: give --engine ray, too")
+    if engine == "ray" and workers is not None:
+        raise DapError("workers are processes on this machine: leave --workers out with --engine ray")
     plan = read_study(study, out)
     runs = _part(plan, shard)
     settled = ("done",) if again else ("done", "failed")
