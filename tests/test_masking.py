@@ -40,8 +40,14 @@ def test_include_and_exclude():
 def test_a_model_without_maskable_weights():
     with pytest.raises(DapError, match="no maskable weights"):
         maskable_weights(nn.Sequential(nn.BatchNorm2d(3), nn.Flatten()))
-    with pytest.raises(DapError, match=r"no maskable weights matching include=\['x'\]"):
-        maskable_weights(Attention(), include=["x"])
+    with pytest.raises(DapError, match=r"no maskable weights matching include=\['enc\*'\], exclude=\['e\*'\]"):
+        maskable_weights(Attention(), include=["enc*"], exclude=["e*"])
+
+
+@pytest.mark.parametrize("options", [{"include": ["encoder.*", "x"]}, {"exclude": ["x"]}])
+def test_a_pattern_without_a_weight_is_no_pattern(options):
+    with pytest.raises(DapError, match="no maskable weight matches 'x': their names are such as patches.weight"):
+        maskable_weights(Attention(), **options)
 
 
 def test_weights_that_cannot_be_masked_are_named():
@@ -51,6 +57,8 @@ def test_weights_that_cannot_be_masked_are_named():
         maskable_weights(nn.Sequential(nn.utils.parametrizations.weight_norm(nn.Linear(3, 3))))
     with pytest.raises(DapError, match=r"0\.weight is computed from other tensors"):
         maskable_weights(nn.Sequential(nn.utils.prune.identity(nn.Linear(3, 3), "weight")))
+    half = nn.Sequential(nn.utils.parametrizations.weight_norm(nn.Linear(3, 3)), nn.Linear(3, 3))
+    assert list(maskable_weights(half, exclude=["0.*"])) == ["1.weight"]
     with warnings.catch_warnings(action="ignore"):  # torch has a word on it too
         empty = nn.Sequential(nn.Linear(0, 3))
     with pytest.raises(DapError, match=r"0\.weight is empty"):

@@ -144,7 +144,7 @@ def test_weights_that_moved_are_not_made_up(dense, tmp_path):
         ({"method": "dap", "sparsities": ()}, "there are no sparsities: give at least one"),
         ({"allocation": "foo"}, "there is no allocation 'foo'"),
         ({"method": "dap", "sparsities": (0.97,)}, "mask learning ends at target_sparsity=0.6: raise it to reach 0.97"),
-        ({"prune": PruneConfig(include=("nothing*",))}, "the model has no maskable weights matching include"),
+        ({"prune": PruneConfig(include=("nothing*",))}, "no maskable weight matches 'nothing\\*'"),
         ({"method": "ior", "finetune": FinetuneConfig(steps=0)}, "steps is 0"),
         ({"method": "movement", "finetune": FinetuneConfig(learning_rate=-1.0)}, "learning_rate is -1.0"),
     ],

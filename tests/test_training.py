@@ -10,6 +10,7 @@ from conftest import make_batches, make_classifier, make_model
 from dap.errors import DapError
 from dap.evaluation import accuracy
 from dap.objectives import OBJECTIVES
+from dap.training import _NORM_BATCHES
 from killable import kill_at
 from killable import train as train_killable
 
@@ -163,6 +164,27 @@ def test_swad_stops_when_its_valley_is_over():
     dense = trained(steps=400, validation=steep, check_every=2, swad=dap.SwadConfig(tolerance=0.02), learning_rate=3e-2)
     assert len(dense.losses) < 400
     assert dense.selected < len(dense.losses)
+
+
+def test_swad_takes_batches_for_norms_from_iterables():
+    drawn = []
+
+    class Counted(list):
+        def __iter__(self):
+            for batch in super().__iter__():
+                drawn.append(1)
+                yield batch
+
+    batches = make_batches(size=6)
+    sources = {name: Counted([batch] * 4) for name, batch in batches.items()}
+    options = {"swad": dap.SwadConfig(), "freeze_norms": False, "check_every": 2}
+    config = dap.TrainConfig(steps=30, **options)
+    validation = {name: TensorDataset(*batch) for name, batch in batches.items()}
+    dap.train(make_model("convolutional"), sources, config, validation=validation)
+    assert len(drawn) <= len(batches) * (30 + _NORM_BATCHES + 8)  # none is drawn to be dropped
+    once = {name: iter([batch] * 40) for name, batch in batches.items()}
+    with pytest.raises(DapError, match="'domain 0' can be read only once: give a dataset, or freeze the norms"):
+        dap.train(make_model("convolutional"), once, config, validation=validation)
 
 
 def test_a_checkpoint_of_another_run_is_refused(tmp_path):

@@ -34,35 +34,50 @@ def maskable_weights(
     """
     if isinstance(include, str) or isinstance(exclude, str):
         raise DapError("include and exclude are lists of patterns, not one string")
-    weights = {
-        name: parameter
-        for name, parameter in every_weight(model).items()
-        if (not include or any(fnmatchcase(name, pattern) for pattern in include))
-        and not any(fnmatchcase(name, pattern) for pattern in exclude)
-    }
+    every, computed = every_weight(model), _computed(model)
+    for pattern in (*include, *exclude):
+        if not any(fnmatchcase(name, pattern) for name in (*every, *computed)):
+            some = ", ".join([*every][:2])
+            raise DapError(f"no maskable weight matches {pattern!r}: their names are such as {some or 'none'}")
+
+    def is_chosen(name: str) -> bool:
+        included = not include or any(fnmatchcase(name, pattern) for pattern in include)
+        return included and not any(fnmatchcase(name, pattern) for pattern in exclude)
+
+    if found := next(filter(is_chosen, computed), None):
+        raise DapError(
+            f"{found} is computed from other tensors (a parametrization, weight norm or pruning hook) and cannot be "
+            f"masked: make it a plain parameter first, or leave it out with exclude=({found!r},)"
+        )
+    weights = {name: parameter for name, parameter in every.items() if is_chosen(name)}
     _check(weights, include, exclude)
     return weights
 
 
 def every_weight(model: nn.Module) -> dict[str, nn.Parameter]:
     """All that could be masked, sound or not."""
-    candidates: set[int] = set()
-    embeddings: set[int] = set()
-    for path, module in model.named_modules(remove_duplicate=False):
-        if isinstance(module, nn.Embedding | nn.EmbeddingBag):
-            embeddings.add(id(module.weight))
-        elif isinstance(module, (*_CONVOLUTIONS, nn.Linear, nn.MultiheadAttention)):
-            keys = _ATTENTION_WEIGHTS if isinstance(module, nn.MultiheadAttention) else ("weight",)
-            for key in keys:
-                if module._parameters.get(key) is not None:
-                    candidates.add(id(module._parameters[key]))
-                elif isinstance(getattr(module, key, None), Tensor):
-                    raise DapError(
-                        f"{path}.{key} is computed from other tensors (a parametrization, weight norm or pruning hook) "
-                        f"and cannot be masked: make it a plain parameter first, or take another copy of the model"
-                    )
+    embeddings = {id(one.weight) for one in model.modules() if isinstance(one, nn.Embedding | nn.EmbeddingBag)}
+    candidates = {id(module._parameters.get(key)) for _, module, key in _matrices(model)}
     chosen = candidates - embeddings
     return {name: parameter for name, parameter in model.named_parameters() if id(parameter) in chosen}
+
+
+def _computed(model: nn.Module) -> list[str]:
+    """Matrices and kernels that are no parameters themselves."""
+    return [
+        f"{path}.{key}" if path else key
+        for path, module, key in _matrices(model)
+        if module._parameters.get(key) is None and isinstance(getattr(module, key, None), Tensor)
+    ]
+
+
+def _matrices(model: nn.Module) -> Iterator[tuple[str, nn.Module, str]]:
+    """Where weights of layers are: a path, the layer, and their names in it."""
+    for path, module in model.named_modules(remove_duplicate=False):
+        if isinstance(module, nn.MultiheadAttention):
+            yield from ((path, module, key) for key in _ATTENTION_WEIGHTS)
+        elif isinstance(module, (*_CONVOLUTIONS, nn.Linear)):
+            yield path, module, "weight"
 
 
 def _check(weights: Mapping[str, Tensor], include: Sequence[str], exclude: Sequence[str]) -> None:

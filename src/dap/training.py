@@ -21,7 +21,7 @@ from dap.objectives import Erm, Objective
 from dap.objectives.objective import Batches, Loss
 from dap.outputs import Outputs
 from dap.selection import SourceScore, training_domain_validation
-from dap.sources import Source, batch_stream, check_held_out, iter_once
+from dap.sources import Source, batch_stream, check_held_out, is_dataset, iter_once
 from dap.trainer import Trainer, TrainStats, under
 
 _NORM_BATCHES = 100  # to estimate the statistics of averaged weights from
@@ -228,7 +228,10 @@ class _Training:
         """Those that further steps would have seen."""
         config, ranks = self.trainer.config, self.trainer.ranks
         streams = {
-            domain: batch_stream(domain, source, config.batch_size, config.seed, config.steps, ranks)
+            # An iterable begins again: its next batches are a whole training away.
+            domain: batch_stream(
+                domain, source, config.batch_size, config.seed, config.steps if is_dataset(source) else 0, ranks
+            )
             for domain, source in sources.items()
         }
         return ({domain: next(stream) for domain, stream in streams.items()} for _ in range(_NORM_BATCHES))
@@ -297,4 +300,9 @@ def _check(
         raise DapError("patience is about the validation: give held-out images of the source domains")
     if config.swad is not None and not validation:
         raise DapError("SWAD watches the validation loss: give held-out images of the source domains")
+    if config.swad is not None and not config.freeze_norms:
+        for domain, source in sources.items():
+            if not is_dataset(source) and iter(source) is source:
+                needed = "SWAD estimates the statistics of norm layers after the last step"
+                raise DapError(f"{needed}, and {domain!r} can be read only once: give a dataset, or freeze the norms")
     check_held_out(validation)

@@ -201,6 +201,14 @@ def test_dss():
         dss(model, Calibration({"alone": next(iter(data.sources.values()))}))
 
 
+def test_dss_keeps_layers_without_places_whole():
+    squeezed = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Conv2d(8, 8, 1), nn.Flatten(), nn.Linear(8, 3))
+    model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Conv2d(8, 8, 3), *squeezed).eval()
+    scores = dss(model, calibration())
+    assert scores["4.weight"].eq(math.inf).all()
+    assert scores["2.weight"].isfinite().all()
+
+
 def test_dap_is_the_ranking_of_mask_learning_and_its_snapshots():
     model, data = make_model("convolutional"), calibration()
     config = PruneConfig(steps=30, target_sparsity=0.7, batch_size=5, alpha=2.0)

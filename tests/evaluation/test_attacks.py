@@ -11,7 +11,7 @@ from conftest import make_model
 from dap.bits import unpack_bits
 from dap.errors import DapError
 from dap.evaluation.attacks import ATTACKS, EPSILONS, Attack, check_attackable, named, perturb, under_attack
-from dap.evaluation.pixels import InPixels
+from dap.evaluation.pixels import InPixels, batches
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
@@ -191,3 +191,12 @@ def test_severities_are_those_of_the_paper():
         named(["magic"])
     with pytest.raises(DapError, match="epsilon is 0; it must be above 0"):
         Attack("pgd", 0)
+
+
+def test_so_many_images_of_iterables_too():
+    pixels, labels = images(12)
+    halves = [(pixels[:6], labels[:6]), (pixels[6:], labels[6:])]
+    for count in (4, 6, 7, 12, 99):
+        assert sum(len(part) for _, part in batches(halves, 5, count)) == min(count, 12)
+    whole = torch.cat([part for part, _ in batches(halves, 5, 7)])
+    assert torch.equal(whole, pixels[:7])

@@ -91,5 +91,8 @@ def test_maps_show_where_the_evidence_is():
     for name in ("vit_tiny_patch16_224", "swin_tiny_patch4_window7_224"):
         with pytest.raises(NoMaps):
             activation_maps(create_classifier(name, 3, None, pixels=224), torch.rand(1, 3, 224, 224))
+    apart = nn.Sequential(first, convolution, nn.Flatten(2), nn.Unflatten(2, (2, 32)), nn.Flatten(), nn.Linear(128, 2))
+    other = activation_maps(apart, image)  # [n, 2, 2, 32], as tokens of heads are, is no map: that of before is taken
+    assert torch.equal(other, activation_maps(apart, image, layer="1"))
     with pytest.raises(DapError, match="no layer 'nowhere'"):
         activation_maps(model, image, layer="nowhere")

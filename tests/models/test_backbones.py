@@ -121,6 +121,7 @@ def test_strides_of_the_original_resnet50() -> None:
         ({"name": "resnet18.nonsense"}, "no weights are called 'resnet18.nonsense'; timm has: .*resnet18.a1_in1k"),
         ({"name": "deit_tiny_distilled_patch16_224"}, "has 2 heads, and a classifier needs one nn.Linear"),
         ({"name": "resnetv2_50"}, "has a Conv2d as its head"),
+        ({"name": "volo_d1_224"}, "adds a second head to its logits"),
         ({"name": "resnet18", "classes": 0}, "at least one class, not 0"),
         ({"name": "small_resnet", "dropout": 0.1}, "small_resnet takes no"),
         ({"name": "small_resnet", "weights": "pretrained"}, "no pretrained weights"),

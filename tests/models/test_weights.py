@@ -53,6 +53,7 @@ DIALECTS: dict[str, Callable[[dict[str, Tensor]], Any]] = {
     "state_dict": lambda weights: {"epoch": 3, "arch": "resnet18", "state_dict": prefixed("module.", weights)},
     "model": lambda weights: {"model": weights, "lr": 0.1},
     "compiled": lambda weights: prefixed("_orig_mod.", weights),
+    "compiled and distributed": lambda weights: prefixed("_orig_mod.module.", weights),
     "ours": lambda weights: prefixed("network.", weights),
     "domainbed": domainbed,
     "domainbed alone": lambda weights: domainbed(weights)["model_dict"],

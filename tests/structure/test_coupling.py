@@ -5,6 +5,8 @@ from torch import nn
 from dap.errors import DapError
 from dap.masking import bake
 from dap.structure import find_channels, remove_channels
+from dap.structure.flops import count_flops
+from dap.torchvision_repair import repair_torchvision
 from structure.networks import make_network
 
 
@@ -94,4 +96,30 @@ class Untraceable(nn.Module):
 
 def test_a_model_that_cannot_be_traced_is_one_line():
     with pytest.raises(DapError, match="channels"):
-        find_channels(Untraceable(), torch.randn(2, 4))
+        find_channels(model := Untraceable().train(), torch.randn(2, 4))
+    assert all(module.training for module in model.modules())
+
+
+class Windows(nn.Module):
+    """Attention among the tokens of a part of the image, as in MobileViT: parts are folded into the batch."""
+
+    def __init__(self):
+        super().__init__()
+        self.stem, self.head = nn.Conv2d(3, 8, 2, stride=2), nn.Linear(8, 3)
+        repair_torchvision()
+        from timm.layers import Attention
+
+        self.attention = Attention(8, num_heads=2)
+
+    def forward(self, images):
+        tokens = self.stem(images).flatten(2).transpose(1, 2)
+        parts = tokens.reshape(len(images) * 4, -1, 8)
+        return self.head(self.attention(parts).reshape(len(images), -1, 8).mean(1))
+
+
+def test_attention_within_parts_of_an_image_costs_less():
+    model, images = Windows().eval(), torch.randn(2, 3, 16, 16)
+    channels = find_channels(model, images)
+    assert 2 * sum(cost.multiplications for cost in channels.costs) == count_flops(model, images[:1])
+    within = 2 * 4 * 16**2 * 8  # two products, four parts of 16 tokens, 8 channels
+    assert within in [cost.multiplications for cost in channels.costs]

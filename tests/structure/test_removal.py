@@ -6,6 +6,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from dap.errors import DapError
 from dap.masking import MaskedModel, bake
 from dap.masks import Masks
+from dap.models import Classifier, ModelCard, save_classifier
 from dap.structure import ChannelLayout, find_channels, remove_channels
 from structure.networks import BACKBONES, make_network
 
@@ -41,7 +42,7 @@ def test_a_channel_that_is_gone_a_masked_one_and_a_gate_of_zero_are_the_same(nam
     assert all(torch.equal(tensor, state[key]) for key, tensor in model.state_dict().items())
 
 
-def test_it_can_be_trained_and_saved_like_any_other():
+def test_it_can_be_trained_and_ships_with_its_graph_alone(tmp_path):
     model, images = make_network("small_resnet")
     channels = find_channels(model, images)
     small = remove_channels(model, channels.masks(channels.cut(torch.rand(channels.total), 0.5))).train()
@@ -49,6 +50,9 @@ def test_it_can_be_trained_and_saved_like_any_other():
     assert all(weight.grad is not None for weight in small.parameters())
     again = remove_channels(model, channels.masks(torch.ones(channels.total)))
     assert [w.shape for w in again.parameters()] == [w.shape for w in model.parameters()]
+    assert isinstance(small, Classifier)
+    with pytest.raises(DapError, match="without some of its channels, cannot be rebuilt from a file: export it"):
+        save_classifier(small, tmp_path / "small.safetensors", ModelCard(tuple("abcde"), 16))
 
 
 def test_masks_of_single_weights_and_empty_layers_are_refused():

@@ -54,7 +54,7 @@ def dss(model: nn.Module, data: Calibration, include: tuple[str, ...] = (), excl
         found = [sums[name] for sums in maps.values() if name in sums]
         if len({part.shape for part in found}) > 1:
             raise DapError("DSS compares activation maps: give all domains images of one size")
-        if name == first or not found:
+        if name == first or not found or found[0][0].numel() == 1:  # one place is no map to compare
             scores[name] = torch.full((1,), math.inf, device=device).expand(weight.shape)
         else:
             flat = [part.flatten(1) for part in found]

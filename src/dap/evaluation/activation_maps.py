@@ -13,6 +13,12 @@ class NoMaps(DapError):
     """The model is not made of convolutions."""
 
 
+def _is_map(output: Tensor, images: Tensor) -> bool:
+    """Of more than one place, and of the image's proportions: tokens of a transformer's heads are not."""
+    (height, width), (rows, columns) = images.shape[-2:], output.shape[-2:]
+    return rows * columns > 1 and abs(rows * width - columns * height) <= max(height, width)
+
+
 def activation_maps(model: nn.Module, images: Tensor, labels: Tensor | None = None, layer: str | None = None) -> Tensor:
     """Maps [n, h, w] of the size of `images`, from 0 to 1: what speaks for each image's label, else for the prediction.
 
@@ -32,7 +38,7 @@ def activation_maps(model: nn.Module, images: Tensor, labels: Tensor | None = No
     seen: list[Tensor] = []
 
     def look(module: nn.Module, inputs: object, output: object) -> None:
-        if isinstance(output, Tensor) and output.dim() == 4 and output.shape[-1] * output.shape[-2] > 1:
+        if isinstance(output, Tensor) and output.dim() == 4 and _is_map(output, images):
             seen.append(output)
 
     looked_at = [modules[layer]] if layer else [module for module in modules.values() if not list(module.children())]

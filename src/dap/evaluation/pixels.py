@@ -1,5 +1,6 @@
 """Images in pixel space, [0, 1], and models that take them: where perturbations are measured."""
 
+import math
 from collections.abc import Iterator, Sequence
 
 import torch
@@ -55,9 +56,15 @@ class Joined:
 
 
 def batches(source: Source, size: int, images: int | None = None) -> Iterator[Batch]:
-    """The first `images` of a dataset, or the batches of an iterable, in order."""
+    """The first `images`, in order: of a dataset in batches of `size`, of an iterable in its own."""
     if not is_dataset(source):
-        yield from source
+        left = math.inf if images is None else images
+        for inputs, labels in source:
+            if left <= 0:
+                return
+            few = min(left, len(labels))
+            yield (inputs, labels) if few == len(labels) else (inputs[: int(few)], labels[: int(few)])
+            left -= few
         return
     count = len(source) if images is None else min(images, len(source))
     for indices in torch.arange(count).split(size):

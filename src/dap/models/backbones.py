@@ -83,6 +83,8 @@ def _timm_network(name: str, classes: int, pretrained: bool, dropout: float) -> 
 
 
 def _head_name(network: Any, name: str) -> str:
+    if getattr(network, "aux_head", None) is not None:  # its logits are not those of the head alone
+        raise DapError(f"{name} adds a second head to its logits: choose a backbone with one head")
     head = network.get_classifier()
     if not isinstance(head, nn.Linear):
         found = f"{len(head)} heads" if isinstance(head, tuple) else f"a {type(head).__name__} as its head"

@@ -45,7 +45,8 @@ def save_classifier(model: Classifier, path: str | Path, card: ModelCard, *, spa
     """
     if model.recipe is None:
         raise DapError(
-            "a classifier of your own parts cannot be rebuilt from a file: save its state_dict() with safetensors"
+            "a classifier of your own parts, or without some of its channels, cannot be rebuilt from a file: export it "
+            "with its graph (dap.export), or save its state_dict() with safetensors"
         )
     if len(card.class_names) != model.classes:
         raise DapError(f"the card names {len(card.class_names)} classes, the model has {model.classes}")

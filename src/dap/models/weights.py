@@ -17,7 +17,7 @@ from dap.models.sparse import FORMAT as SPARSE
 from dap.models.sparse import load_sparse
 
 _WRAPPERS = ("state_dict", "model_dict", "model")
-_PREFIXES = ("module.", "_orig_mod.")  # left by DistributedDataParallel and torch.compile
+_PREFIXES = re.compile(r"^(?:module\.|_orig_mod\.)+")  # left by DistributedDataParallel and torch.compile
 _DOMAINBED = "featurizer."
 
 
@@ -102,8 +102,7 @@ def _read_pickled(path: Path) -> Any:
 
 def _plain_names(tensors: Mapping[str, Tensor], head: str, path: Path) -> dict[str, Tensor]:
     """The tensors under the network's own names."""
-    for prefix in _PREFIXES:
-        tensors = {name.removeprefix(prefix): tensor for name, tensor in tensors.items()}
+    tensors = {_PREFIXES.sub("", name): tensor for name, tensor in tensors.items()}
     if any(name.startswith(_DOMAINBED) for name in tensors):
         return _from_domainbed(tensors, head, path)
     if all(name.startswith("network.") for name in tensors):

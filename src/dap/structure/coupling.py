@@ -74,23 +74,20 @@ def _traced(
     except ImportError:
         raise DapError("removing channels needs torch-pruning: pip install 'dap[deploy]'") from None
     own = {id(layer) for module in attentions for layer in (module.qkv, module.proj)}
-    frozen = {name for name, parameter in model.named_parameters() if not parameter.requires_grad}
+    fixed = {name for name, parameter in model.named_parameters() if not parameter.requires_grad}
     model.requires_grad_(True)  # it follows gradients
     try:
-        with warnings.catch_warnings(), torch.enable_grad():
+        with looking_at(model), warnings.catch_warnings(), torch.enable_grad():
             warnings.simplefilter("ignore")  # about parameters outside modules, whose groups are left out here
-            training = [module for module in model.modules() if module.training]
-            graph = torch_pruning.DependencyGraph().build_dependency(model.eval(), inputs[:2].detach())
+            graph = torch_pruning.DependencyGraph().build_dependency(model, inputs[:2].detach())
             listed = list(graph.get_all_groups())
-            for module in training:
-                module.training = True
     except DapError:
         raise
     except Exception as error:
         raise DapError(f"the model's channels cannot be traced ({type(error).__name__}: {error})") from error
     finally:
         for name, parameter in model.named_parameters():
-            parameter.requires_grad_(name not in frozen)
+            parameter.requires_grad_(name not in fixed)
     for group in listed:
         items = [(item.dep.target, item.dep.handler.__name__, item.idxs, item.root_idxs) for item in group.items]
         with suppress(IndexError):  # channels that are padded, split or shuffled have no place of their own
@@ -120,8 +117,6 @@ def _group(
             return None
         if isinstance(module, nn.PReLU) and module.num_parameters == 1:
             continue
-        if isinstance(module, _BatchNorm) and not module.affine:
-            return None
         rows = isinstance(module, _BatchNorm | nn.PReLU) or outwards
         if rows and isinstance(module, (*_CONVOLUTIONS, nn.Linear)) and f"{path}.weight" not in allowed:
             return None
@@ -229,23 +224,31 @@ def _costs(
         if name in sides:
             sides[name].append(channels)
     used: dict[str, int] = dict.fromkeys(weights, 0)
-    lengths: dict[str, int] = {}  # of the sequences that attentions see
+    pairs: dict[int, int] = {}  # of tokens that attentions compare: those of a window, or of a whole image
 
     def count(product: Product) -> None:
         weight = weights[product.name]
         positions = product.output.numel() // product.output.shape[1 if product.convolution else -1]
         used[product.name] += positions * weight[product.rows].numel() // len(inputs)
-        lengths[product.name] = positions // len(inputs)
 
-    with looking_at(model), observe({name: weight.detach() for name, weight in weights.items()}, count):
-        model(inputs)
+    def compare(module: nn.Module, given: tuple[Tensor, ...]) -> None:
+        sequences, length, _ = given[0].shape
+        pairs[id(module)] = sequences * length**2 // len(inputs)
+
+    hooks = [module.register_forward_pre_hook(compare) for module in attentions]
+    try:
+        with looking_at(model), observe({name: weight.detach() for name, weight in weights.items()}, count):
+            model(inputs)
+    finally:
+        for hook in hooks:
+            hook.remove()
     costs = [Cost(multiplications, tuple(sides[name])) for name, multiplications in used.items() if multiplications]
     for module in attentions:
         name = f"{names[id(module)]}.qkv.weight"
-        if name in lengths:
+        if id(module) in pairs:
             width = int(module.num_heads) * int(module.head_dim)  # pyright: ignore
             rows = [channels[:width] for place, dim, channels in places if place == name and dim == 0]
-            costs.append(Cost(2 * lengths[name] ** 2 * width, tuple(rows)))
+            costs.append(Cost(2 * pairs[id(module)] * width, tuple(rows)))
     # Products of activations, in attentions of other kinds: they stay.
     rest = count_flops(model, inputs) // 2 // len(inputs) - sum(cost.multiplications for cost in costs)
     return costs + [Cost(rest, ())] * (rest > 0)

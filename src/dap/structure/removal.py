@@ -8,6 +8,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from dap.errors import DapError
 from dap.masks import Masks
+from dap.models.classifier import Classifier
 
 
 def remove_channels(model: nn.Module, masks: Masks) -> nn.Module:
@@ -36,6 +37,8 @@ def remove_channels(model: nn.Module, masks: Masks) -> nn.Module:
                 _shrink(path, module, mine)
         for module in small.modules():
             _tell(module)
+    if isinstance(small, Classifier):
+        small.recipe = None  # by which it would be made again with all its channels
     return small
 
 
