@@ -41,5 +41,5 @@ def test_a_precision_without_its_care_is_refused():
 
 
 def test_devices_that_are_not_there_are_named():
-    with pytest.raises(dap.DapError, match="cannot run on devices=2, nodes=1, precision=32-true"):
+    with pytest.raises(dap.DapError, match="cannot run on accelerator=cuda, devices=2, nodes=1, precision=32-true"):
         dap.launch(devices=2, accelerator="cuda")

@@ -45,7 +45,8 @@ def test_a_full_disk_and_then_a_larger_one(mounted, tmp_path):
         """
     )
     assert done.stdout.splitlines() == [
-        "exit 1", "0", "environment.json", "failure.json", "metrics.jsonl", "spec.json", "precious", "exit 0"
+        "exit 1", "0", "environment.json", "failure.json", "images.json", "metrics.jsonl", "spec.json", "precious",
+        "exit 0",
     ], done.stderr  # fmt: skip
     assert done.stderr.count("\n") == 1
     assert "No space left on device" in done.stderr

@@ -72,7 +72,8 @@ def test_an_interrupted_run_has_no_result_yet_and_goes_on(tmp_path):
     with pytest.raises(OSError, match="lamp"):
         train_dense(spec, tmp_path / "run", on_step=stop)
     assert sorted(path.name for path in (tmp_path / "run").iterdir()) == [
-        ".lock", "environment.json", "failure.json", "metrics.jsonl", "spec.json", "state.safetensors"
+        ".lock", "environment.json", "failure.json", "images.json", "metrics.jsonl", "spec.json",
+        "state.safetensors",
     ]  # fmt: skip
     with pytest.raises(DapError, match="holds a run with pixels=224: choose another folder, or remove it"):
         train_dense(replace(spec, pixels=32), tmp_path / "run")
