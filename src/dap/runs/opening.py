@@ -20,7 +20,7 @@ from dap.layout import DENSE, RESULT, SPEC
 from dap.models import Classifier, ModelCard, create_classifier, load_weights, save_classifier, save_sparse
 from dap.models.weights import read_weights
 from dap.objectives import Erm, Objective
-from dap.runs.folder import intact, read_json, read_spec
+from dap.runs.folder import read_json, read_spec
 from dap.runs.sources import Sources, check_images, divide, notes_of, suite_of
 from dap.specs import BestSpec, EvaluateSpec, ModelSpec, PruneSpec, Spec, TrainSpec, folder_name, read
 
@@ -88,11 +88,11 @@ def trained_of(spec: PruneSpec, folder: Path) -> TrainSpec | BestSpec | ModelSpe
     if not isinstance(spec.dense, str):
         return spec.dense
     place = place_of(spec.dense, folder)
-    if (place / SPEC).is_file() or not (folder / DENSE).is_file():
+    noted = read_json(folder / DENSE).get("trained") if (folder / DENSE).is_file() else None
+    if noted is None or (place / SPEC).is_file():
         trained = read_spec(place)
     else:
-        with intact(folder / DENSE):
-            trained = read(TrainSpec, read_json(folder / DENSE)["trained"], str(folder / DENSE))
+        trained = read(TrainSpec, noted, str(folder / DENSE))
     if not isinstance(trained, TrainSpec):
         raise DapError(f"{place} is no dense training: give the folder of one")
     return trained
