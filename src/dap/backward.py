@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from dap.batches import check_batch, check_labels
+from dap.convolutions import fast_backward
 from dap.errors import DapError
 from dap.objectives.objective import Batches, Gradient, Gradients, Objective, Weights
 from dap.outputs import Outputs
@@ -145,7 +146,8 @@ def _leaves(weights: Weights) -> dict[str, Tensor]:
 def _gradients(ends: list[Tensor], at_ends: list[Tensor] | None, leaves: Mapping[str, Tensor]) -> Gradients:
     if not ends or not leaves:
         return dict.fromkeys(leaves)
-    found = torch.autograd.grad(ends, list(leaves.values()), at_ends, allow_unused=True)
+    with fast_backward(ends[0].device):
+        found = torch.autograd.grad(ends, list(leaves.values()), at_ends, allow_unused=True)
     return dict(zip(leaves, found, strict=True))
 
 
