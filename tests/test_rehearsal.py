@@ -8,7 +8,8 @@ import pytest
 from dap.config import FinetuneConfig, PruneConfig, SwadConfig, TrainConfig
 from dap.data.cache import cache_folder
 from dap.runs import PruneSpec, TrainSpec, prune_dense, train_dense
-from dap.runs.rehearsal import Costs, expect, kind_of, rehearse
+from dap.runs.estimates import Costs, expect, kind_of
+from dap.runs.rehearsal import rehearse
 from dap.specs import BestSpec, EvaluateSpec, ModelSpec
 from dap.studies.rehearsal import rehearse_study
 from data.small_suites import make_folder

@@ -1,8 +1,5 @@
 """A few steps of a run, to tell how long all of it will take and what it needs. Nothing is kept."""
 
-import json
-import math
-import os
 import resource
 import statistics
 import sys
@@ -12,7 +9,6 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 
 import torch
 from torch import nn
@@ -25,164 +21,25 @@ from dap.data.suites import list_suite
 from dap.engine import Engine, threads
 from dap.errors import DapError
 from dap.evaluation import score
-from dap.evaluation.attacks import EPSILONS
 from dap.layout import STATE
 from dap.masking import maskable_weights
 from dap.objectives import Objective
 from dap.pruning import prune
-from dap.runs.folder import read_spec
-from dap.runs.opening import open_model, place_of
+from dap.runs.estimates import Costs, Estimate, dense_of, expect
+from dap.runs.opening import open_model
 from dap.runs.sources import Sources, divide
 from dap.runs.training import build, make_objective
 from dap.sources import Batch, batch_stream, take
-from dap.specs import BestSpec, EvaluateSpec, ModelSpec, PruneSpec, Spec, TrainSpec
+from dap.specs import ModelSpec, PruneSpec, Spec, TrainSpec
 from dap.training import train
 
 _STEPS = 6  # that are timed; the first and the last do more than the others
 _IMAGES = 64  # that are evaluated
-_CORRUPTING = 0.008  # seconds of a core for an image at 112 pixels, on average over the corruptions
-# Evaluations of an image that an attack at all severities amounts to.
-_PASSES = {"fgsm": 5 * 8, "pgd": 40 * 3 + 5 * 8, "auto": 5 * 7000}
-
-
-@dataclass(frozen=True)
-class Costs:
-    """What was measured."""
-
-    step: dict[str, float]  # seconds of a step, by stage
-    opening: float  # seconds before the first step
-    image: float  # seconds to evaluate one
-    held_out: int  # images
-    unseen: int
-    domains: int
-    pixels: int  # of a side
-    decoding: float  # seconds, once, for images that were never decoded
-    cache: int  # bytes that they take
-    state: int  # bytes of a checkpoint
-    model: int
-    masks: int
-    memory: int  # bytes at the peak
-    gpu_memory: int
-
-
-@dataclass(frozen=True)
-class Estimate:
-    """What is expected of a run."""
-
-    seconds: dict[str, float]  # by what they are spent on
-    memory: int  # bytes at the peak
-    gpu_memory: int
-    disk: int  # bytes in the run's folder
-    decoding: float = 0.0  # seconds, once for all runs on the same images
-    cache: int = 0  # bytes, once for all runs on the same images
 
 
 def rehearse(spec: Spec, engine: Engine | None = None) -> Estimate:
     """What to expect of a run, from a few steps of it."""
     return expect(spec, measure(spec, engine or Engine()))
-
-
-def kind_of(spec: Spec) -> str:
-    """Runs of one kind take the same time for a step."""
-    dense = dense_of(spec)
-    shape: list[Any] = [dense.suite, len(dense.targets), dense.pixels]
-    if isinstance(dense, TrainSpec):
-        shape += [dense.backbone, dense.dropout > 0, dense.objective, dense.train.batch_size, dense.train.swad is None]
-    else:
-        shape += [dense.model]
-    if isinstance(spec, PruneSpec):
-        values = spec.canonical()
-        shape += [spec.method, values["allocation"], values["finetuned"]]
-        shape += [values["prune"][name] for name in ("include", "exclude", "batch_size")]
-    return json.dumps([spec.kind, shape, getattr(spec, "threads", None)])
-
-
-def dense_of(spec: Spec | ModelSpec | str) -> TrainSpec | ModelSpec:
-    """The dense model, and the images, that a run is about."""
-    if isinstance(spec, str):
-        if Path(spec).is_file():
-            raise DapError(f"{spec} is a file, and a rehearsal needs the folder of a run")
-        found = read_spec(spec)
-        if isinstance(found, PruneSpec) and isinstance(found.dense, str):
-            return dense_of(str(place_of(found.dense, Path(spec))))
-        return dense_of(found)
-    if isinstance(spec, BestSpec):
-        return spec.candidates[0]
-    if isinstance(spec, PruneSpec | EvaluateSpec):
-        found = dense_of(spec.dense if isinstance(spec, PruneSpec) else spec.run)
-        return found if spec.root is None else replace(found, root=spec.root)
-    return spec
-
-
-def expect(spec: Spec, costs: Costs) -> Estimate:
-    """Costs may be those of another run of the same kind."""
-    both = costs.held_out + costs.unseen
-    if isinstance(spec, TrainSpec):
-        config = spec.resolved().train
-        steps = {"training": config.steps}
-        evaluated = _checks(config) * both + costs.unseen
-        disk = costs.state + costs.model
-    elif isinstance(spec, PruneSpec):
-        values, models = spec.canonical(), _models(spec)
-        tuning = spec.finetune.over(dense_of(spec).resolved().train)
-        tuning = replace(tuning, steps=values.get("finetune", {}).get("steps", 1))
-        steps = {
-            "mask learning": values["prune"].get("steps", 0),
-            "scoring": spec.batches,
-            "movement": tuning.steps,
-            "fine-tuning": models * tuning.steps,
-        }
-        models *= 2 if spec.raw else 1
-        evaluated = (1 + models) * both + values["finetuned"] * models * _checks(tuning.resolved()) * costs.held_out
-        evaluated += values["prune"].get("steps", 0) // (values.get("watch_every") or math.inf) * both
-        moved = values["finetuned"] or spec.method == "movement"
-        disk = costs.state + models * (costs.masks + moved * costs.model)
-    elif isinstance(spec, EvaluateSpec):
-        # Beside the sparse models the dense one; a gradient takes as long as three evaluations.
-        images = both if spec.images is None else min(both, spec.images * (2 if spec.per_side else costs.domains))
-        passes = sum(_PASSES[name] * (spec.restarts if name == "pgd" else 1) for name in spec.attacks)
-        passes = passes * len(set(spec.severities)) // len(EPSILONS)
-        passes += 75 * spec.corruptions
-        run = read_spec(spec.run) if isinstance(spec.run, str) else spec.run
-        models = _models(spec) + (spec.with_dense and isinstance(run, PruneSpec))
-        steps, evaluated, disk = {}, models * (both + passes * images), 0
-        if spec.corruptions:  # which others may have made
-            side, corrupted = costs.pixels, 75 * images
-            return Estimate(
-                {
-                    "opening": costs.opening,
-                    "corrupting": corrupted * _CORRUPTING * (side / 112) ** 2 / (os.cpu_count() or 1),
-                    "evaluation": evaluated * costs.image,
-                },
-                costs.memory,
-                costs.gpu_memory,
-                disk,
-                costs.decoding,
-                costs.cache + corrupted * 3 * side**2,
-            )
-    else:  # a choice among results
-        return Estimate({}, 0, 0, 0)
-    seconds = {"opening": costs.opening}
-    seconds |= {stage: steps[stage] * each for stage, each in costs.step.items()}
-    seconds["evaluation"] = evaluated * costs.image
-    return Estimate(seconds, costs.memory, costs.gpu_memory, disk, costs.decoding, costs.cache)
-
-
-def _checks(config: TrainConfig) -> int:
-    """After step 1, every so many steps, and at the end."""
-    return 1 + math.ceil((config.steps - 1) / config.check_every)
-
-
-def _models(spec: Spec | ModelSpec | str) -> int:
-    """How many models a run makes, or evaluates."""
-    if isinstance(spec, str):
-        return _models(read_spec(spec))
-    if isinstance(spec, EvaluateSpec):
-        return len(spec.sparsities or ()) or _models(spec.run)
-    return len(spec.canonical()["sparsities"] or (None,)) if isinstance(spec, PruneSpec) else 1
-
-
-# ---- measuring
 
 
 class _Clock:

@@ -6,7 +6,8 @@ from typing import Any, NamedTuple
 import torch
 
 from dap.engine import engine_on
-from dap.runs.rehearsal import dense_of, expect, kind_of, measure
+from dap.runs.estimates import dense_of, expect, kind_of
+from dap.runs.rehearsal import measure
 from dap.studies.study import Study
 
 
