@@ -1,6 +1,5 @@
 """A pruning as a run: one kind of folder for all methods."""
 
-import importlib
 import json
 import shutil
 from dataclasses import replace
@@ -22,7 +21,7 @@ from dap.report.overlaps import read_overlaps
 from dap.runs import PruneSpec, TrainSpec, divide, load_pruned, prune_dense, read_metrics, read_spec, train_dense
 from dap.runs.opening import open_dense
 from dap.runs.rehearsal import rehearse
-from dap.specs import ModelSpec, identity
+from dap.specs import identity
 from small_studies import small_suite
 
 
@@ -340,62 +339,3 @@ def test_patterns_have_a_folder_too(dense, tmp_path):
     assert list(prune_dense(spec, tmp_path / "run")["sparse"]) == ["2:4"]
     _, masks, _ = load_pruned(tmp_path / "run", "2:4")
     assert masks["network.head.weight"].view(2, 24, 4).sum(2).eq(2).all()
-
-
-OWN = """
-from torch import nn
-
-def build():
-    return nn.Sequential(nn.Conv2d(3, 8, 3, stride=4), nn.ReLU(), nn.Flatten(), nn.Linear(512, 10))
-
-def nothing():
-    return 3
-"""
-
-
-@pytest.fixture
-def own(tmp_path, monkeypatch):
-    """A folder with a module of the user's, where the command is called."""
-    (tmp_path / "own_nets.py").write_text(OWN)
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.syspath_prepend(str(tmp_path))
-    torch.manual_seed(0)
-    return importlib.import_module("own_nets").build()
-
-
-def test_a_users_own_model(own):
-    safetensors.torch.save_file(own.state_dict(), "weights.safetensors")
-    dense = ModelSpec("own_nets:build", "digits", ("plain",), weights="weights.safetensors")
-    spec = replace(spec_of("", "magnitude"), dense=dense)
-    result = prune_dense(spec, "run")
-    assert list(result["sparse"]["0.5"]["targets"]) == ["plain"]
-    sparse, masks, card = load_pruned("run", 0.5)
-    assert card.notes["sources"] == ["outline", "rotated", "textured"]
-    assert torch.equal(sparse.get_parameter("3.weight"), own[3].weight * masks["3.weight"])
-    prune_dense(replace(spec, finetuned=True), "tuned")
-    moved, masks, _ = load_pruned("tuned", 0.5)
-    kept = masks["3.weight"]
-    assert moved.get_parameter("3.weight")[~kept].eq(0).all()
-    assert not torch.equal(moved.get_parameter("3.weight")[kept], own[3].weight[kept])
-    everywhere = replace(spec, dense=replace(dense, targets=()))
-    assert prune_dense(everywhere, "everywhere")["sparse"]["0.5"]["targets"] == {}
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"model": "own_nets:gone"}, "there is no own_nets:gone"),
-        ({"model": "gone:build"}, "there is no gone:build: No module named 'gone'"),
-        ({"model": "own_nets:nothing"}, "own_nets:nothing gives a int: it must give a torch.nn.Module"),
-        ({"weights": "gone.safetensors"}, "no weights at gone.safetensors"),
-        ({"model": "resnet18"}, "resnet18 needs weights: give a file, or train it with dap train"),
-        ({"model": "small_resnet", "weights": "seven.safetensors"}, "have no head for 10 classes: train it"),
-        ({"weights": "seven.safetensors"}, "seven.safetensors does not fit the model: Missing key"),
-    ],
-)
-def test_what_is_wrong_with_a_model_is_named(changes, message, own, tmp_path):
-    safetensors.torch.save_file(small_resnet(7).network.state_dict(), "seven.safetensors")
-    spec = replace(spec_of("", "magnitude"), dense=replace(ModelSpec("own_nets:build", "digits"), **changes))
-    with pytest.raises(DapError, match=message):
-        prune_dense(spec, "run")
-    assert not (tmp_path / "run").exists()
