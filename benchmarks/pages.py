@@ -4,9 +4,9 @@
     python benchmarks/claims.py docs/results/pacs --out runs/pacs-files/claims.md
     python benchmarks/pages.py runs/pacs-files docs/results/pacs.md docs/results/pacs-claims.md
 
-What stands in a page between `<!-- NAME -->` and `<!-- end -->` becomes the table NAME.md of the report, and an image
-`…/images/<folder>-NAME.svg` its figure NAME.svg, where the folder of the files is `<folder>-files`. The last line is
-one JSON object.
+What stands in a page between `<!-- NAME -->` and `<!-- end -->` becomes the table NAME.md of the report (or of another
+that is inside it: `<!-- FOLDER/NAME -->`), and an image `…/images/<folder>-NAME.svg` its figure NAME.svg, where the
+folder of the files is `<folder>-files`. The last line is one JSON object.
 """
 
 import argparse
@@ -18,7 +18,7 @@ from pathlib import Path
 from dap.errors import DapError
 from dap.files import write_atomic
 
-TABLE = re.compile(r"<!-- (?P<name>[\w-]+) -->.*?<!-- end -->", re.DOTALL)
+TABLE = re.compile(r"<!-- (?P<name>[\w/-]+) -->.*?<!-- end -->", re.DOTALL)
 FIGURE = re.compile(r"\]\((?P<image>[^)]*/images/(?P<study>\w+)-(?P<name>[\w-]+)\.svg)\)")
 
 

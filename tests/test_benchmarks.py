@@ -203,6 +203,11 @@ def test_pages_are_filled_from_the_files_of_a_report(tmp_path):
     before = page.read_text()
     assert pages.fill(page, files)
     assert page.read_text() == before
+    page.write_text(before + "<!-- part/third --><!-- end -->")  # of another report, in a folder of its own
+    (files / "part").mkdir()
+    (files / "part" / "third.md").write_text("| b |\n")
+    assert pages.fill(page, files) == (["first", "part/third"], ["chart"])
+    assert page.read_text() == before + "<!-- part/third -->\n\n| b |\n\n<!-- end -->"
     page.write_text(before + "<!-- second --><!-- end -->")
     with pytest.raises(DapError, match="second.md, which is not there"):
         pages.fill(page, files)
