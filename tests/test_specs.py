@@ -19,6 +19,11 @@ def test_what_asks_for_the_same_has_one_id():
     assert identity(channels) == identity(replace(channels, sparsities=(0.3, 0.5, 0.7)))
     assert identity(pruned) == identity(replace(pruned, prune=PruneConfig(steps=7), finetune=FinetuneConfig(steps=3)))
     assert folder_name(pruned) == f"prune-{identity(pruned)}"
+    assert (
+        identity(BestSpec((DENSE,), ("a", "b")))
+        == identity(BestSpec((DENSE,), ("b", "a")))
+        != identity(BestSpec((DENSE,)))
+    )
 
 
 @pytest.mark.parametrize(

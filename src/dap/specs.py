@@ -77,17 +77,33 @@ class ModelSpec:
 
 @dataclass(frozen=True)
 class BestSpec:
-    """Of several dense trainings the one that is best on the sources' held-out images: a search."""
+    """Of several dense trainings the one that is best on the sources: a search."""
 
     candidates: tuple[TrainSpec, ...]
+    # Sources that every candidate is trained without, one after the other: the best on what it did not see is chosen.
+    # None: the best on held-out images.
+    left_out: tuple[str, ...] = ()
 
     kind: typing.ClassVar[str] = "best"
+
+    def without(self, candidate: TrainSpec) -> dict[str, TrainSpec]:
+        """The candidate's trainings without its targets and another domain, by that domain."""
+        # Sorted: without sketch and photo is without photo and sketch, for whichever of them is the target.
+        return {
+            domain: replace(candidate, targets=tuple(sorted({*candidate.targets, domain}))) for domain in self.left_out
+        }
+
+    @property
+    def trainings(self) -> tuple[TrainSpec, ...]:
+        """Everything that the choice needs."""
+        return *self.candidates, *(one for each in self.candidates for one in self.without(each).values())
 
     def resolved(self) -> Self:
         return replace(self, candidates=tuple(candidate.resolved() for candidate in self.candidates))
 
     def canonical(self) -> dict[str, Any]:
-        return {"candidates": [candidate.canonical() for candidate in self.candidates]}
+        values: dict[str, Any] = {"candidates": [candidate.canonical() for candidate in self.candidates]}
+        return {**values, "left_out": sorted(self.left_out)} if self.left_out else values
 
 
 @dataclass(frozen=True)

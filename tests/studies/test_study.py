@@ -4,7 +4,7 @@ import pytest
 
 from dap.config import PruneConfig
 from dap.errors import DapError
-from dap.specs import BestSpec, PruneSpec, TrainSpec
+from dap.specs import BestSpec, PruneSpec, TrainSpec, folder_name
 from dap.studies import read_study
 from dap.studies.grid import expand
 
@@ -92,6 +92,22 @@ def test_a_search_is_a_study_whose_best_is_pruned(tmp_path):
     assert read_study(tmp_path / "study.yaml").runs == study.runs
     assert all(isinstance(spec.dense, BestSpec) for spec in study.runs.values() if isinstance(spec, PruneSpec))
     assert len(study.shard(1, 8)) == 3 + 1 + 4
+
+
+def test_a_search_by_domains_that_are_left_out(tmp_path):
+    domains = "[outline, plain, rotated, textured]"
+    text = STUDY.replace("objective: [erm, coral]", "objective: erm").replace("seed: [0, 1]", "seed: 0")
+    text = text.replace("  train: {steps: 4}", f"  train: {{steps: 4}}\n  search: {{trials: 3, leave_out: {domains}}}")
+    study = read_study(write(tmp_path, text))
+    outline, plain = (spec for spec in study.runs.values() if isinstance(spec, BestSpec))
+    assert outline.left_out == ("plain", "rotated", "textured")  # not the target
+    trained = [spec.targets for spec in study.runs.values() if isinstance(spec, TrainSpec)]
+    pairs = [("outline", other) for other in outline.left_out] + [("plain", "rotated"), ("plain", "textured")]
+    # Without outline and plain is trained once, for either target.
+    assert sorted(trained) == sorted(3 * [("outline",), ("plain",), *pairs])
+    assert study.needs[folder_name(plain)] == [folder_name(one) for one in plain.trainings]
+    with pytest.raises(DapError, match="search.leave_out names no source domain, only outline"):
+        read_study(write(tmp_path, text.replace(domains, "[outline]")))
 
 
 @pytest.mark.parametrize(

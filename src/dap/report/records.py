@@ -125,7 +125,7 @@ def run_places(folder: Path) -> list[Path]:
 
 def _trials_of(run: Path) -> list[str]:
     spec = read_spec(run)
-    return [folder_name(candidate) for candidate in spec.candidates] if isinstance(spec, BestSpec) else []
+    return [folder_name(training) for training in spec.trainings] if isinstance(spec, BestSpec) else []
 
 
 def _read(run: Path) -> list[Record]:
@@ -154,24 +154,26 @@ def _records(run: Path, spec: Spec) -> Iterator[Record]:
             yield replace(record, run=f"{run.name}/{RAW}")
 
 
-def _named(dense: TrainSpec | BestSpec | ModelSpec) -> tuple[TrainSpec | ModelSpec, int]:
-    """What a dense model is called after: of a search its first trial, and how many there were."""
-    return (dense.candidates[0], len(dense.candidates)) if isinstance(dense, BestSpec) else (dense, 1)
+def _named(dense: TrainSpec | BestSpec | ModelSpec) -> tuple[TrainSpec | ModelSpec, dict[str, Any]]:
+    """What a dense model is called after: of a search its first trial, how many there were, and how one was chosen."""
+    if not isinstance(dense, BestSpec):
+        return dense, {"trials": 1}
+    return dense.candidates[0], {"trials": len(dense.candidates)} | ({"leave_out": True} if dense.left_out else {})
 
 
 def _record(
     run: Path,
     method: str,
     options: Mapping[str, Any],
-    named: tuple[TrainSpec | ModelSpec, int],
+    named: tuple[TrainSpec | ModelSpec, Mapping[str, Any]],
     wished: str | None,
     row: Mapping[str, Any],
 ) -> Record:
-    dense, trials = named
+    dense, search = named
     seed = options.get("prune", {}).get("seed", dense.train.seed)
     if seed != dense.train.seed:  # several prunings of one dense model are no trials of each other
         options = {**options, "prune_seed": seed}
-    options = {**options, "dense": {**dense.canonical(), "trials": trials}}
+    options = {**options, "dense": {**dense.canonical(), **search}}
     unseen = [scores["all"] for scores in row["targets"].values()]
     if not all(map(isfinite, [*unseen, *row["validation"].values()])):
         raise ValueError("an accuracy is not a number")

@@ -2,14 +2,15 @@
 
 from dataclasses import asdict
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from dap.engine import Engine
 from dap.errors import DapError
 from dap.layout import RESULT
 from dap.runs.folder import as_read, finished, read_json, working_in, write_json
-from dap.selection import SourceScore, training_domain_validation
-from dap.specs import BestSpec, folder_name
+from dap.selection import LeftOutScore, SourceScore, leave_one_domain_out, training_domain_validation
+from dap.specs import BestSpec, TrainSpec, folder_name
 
 
 def choose_best(spec: BestSpec, folder: str | Path) -> dict[str, Any]:
@@ -19,16 +20,33 @@ def choose_best(spec: BestSpec, folder: str | Path) -> dict[str, Any]:
         return done
     names = [folder_name(candidate) for candidate in spec.candidates]
     scores: list[SourceScore] = []
-    for name in names:
-        file = folder.parent / name / RESULT
-        if not file.is_file():
-            raise DapError(f"{name} is not done: there is no {file}")
+    for number, name in enumerate(names):
         # Accuracy on the sources, and nothing else, goes into the choice; its step stands for the candidate.
-        found = read_json(file)["score"]
-        scores.append(SourceScore(len(scores), found["accuracy"], found["loss"]))
-    best = training_domain_validation(scores).step
+        found = _result(folder.parent / name)["score"]
+        scores.append(SourceScore(number, found["accuracy"], found["loss"]))
+    if spec.left_out:
+        left_out = {number: _left_out(spec, candidate, folder) for number, candidate in enumerate(spec.candidates)}
+        best = leave_one_domain_out(left_out)
+        means = [fmean(one.accuracy for one in found) for found in left_out.values()]
+    else:
+        best = training_domain_validation(scores).step
+        means = [score.mean_accuracy for score in scores]
     with working_in(folder, spec, Engine()):  # made twice, it is made the same
         result = {"spec": asdict(spec), "chosen": names[best], "score": asdict(scores[best])}
-        result["accuracy"] = {name: score.mean_accuracy for name, score in zip(names, scores, strict=True)}
+        result["accuracy"] = dict(zip(names, means, strict=True))
         write_json(folder / RESULT, result)
     return as_read(result)
+
+
+def _left_out(spec: BestSpec, candidate: TrainSpec, folder: Path) -> list[LeftOutScore]:
+    """Of the numbers on what a training did not see, those on the source alone: the target's stay where they are."""
+    return [
+        LeftOutScore(domain, _result(folder.parent / folder_name(training))["targets"][domain]["80 %"])
+        for domain, training in spec.without(candidate).items()
+    ]
+
+
+def _result(run: Path) -> dict[str, Any]:
+    if not (run / RESULT).is_file():
+        raise DapError(f"{run.name} is not done: there is no {run / RESULT}")
+    return read_json(run / RESULT)

@@ -36,7 +36,7 @@ class Study:
         if name not in self.runs:
             before: tuple[Spec, ...] = ()
             if isinstance(spec, BestSpec):
-                before = spec.candidates
+                before = spec.trainings
             elif isinstance(spec, PruneSpec) and isinstance(spec.dense, TrainSpec | BestSpec):
                 before = (spec.dense,)
             elif isinstance(spec, EvaluateSpec) and not isinstance(spec.run, str):
@@ -189,7 +189,11 @@ def _search(spec: TrainSpec, values: Any, where: str) -> BestSpec:
     """Trials with options drawn from the usual ranges; the first has the defaults."""
     from dap.studies.trials import Search, draw_trials
 
-    return BestSpec(draw_trials(spec, read(Search, values, f"{where}.search")))
+    search = read(Search, values, f"{where}.search")
+    left_out = tuple(domain for domain in search.leave_out if domain not in spec.targets)
+    if search.leave_out and not left_out:
+        raise DapError(f"{where}.search.leave_out names no source domain, only {', '.join(spec.targets)}")
+    return BestSpec(draw_trials(spec, search), left_out)
 
 
 def _prunings(values: Any, dense: TrainSpec | BestSpec | ModelSpec, threads: int) -> Iterator[PruneSpec]:

@@ -22,6 +22,8 @@ DROPOUT = Choice((0.0, 0.1, 0.5))
 class Search:
     trials: int = 20
     seed: int = 0
+    # Domains: those that are sources are left out one after the other, and the choice is by what trials do on them.
+    leave_out: tuple[str, ...] = ()
 
 
 def draw_trials(spec: TrainSpec, search: Search) -> tuple[TrainSpec, ...]:
