@@ -138,6 +138,22 @@ def test_the_best_on_source_validation_is_kept_and_the_target_has_no_say():
     assert not same(weights_of(dense), weights_of(last))
 
 
+def test_whoever_watches_sees_every_check_and_the_best_so_far():
+    told = []
+    dense = trained(steps=12, validation=OTHERS, check_every=5, on_step=told.append)
+    assert {stats.step: stats.validation for stats in told if stats.validation} == {
+        score.step: score.accuracy for score in dense.scores
+    }
+    means = {score.step: score.mean_accuracy for score in dense.scores}
+    assert [stats.best for stats in told] == [
+        max(mean for step, mean in means.items() if step <= stats.step) for stats in told
+    ]
+    assert told[1].words() == f"loss {dense.losses[1]:.3f}, best validation {means[1]:.1%}"
+    assert set(told[1].row()) == {"step", "loss", "learning_rate", "best"}
+    trained(steps=1, on_step=told.append)
+    assert set(told[-1].row()) == {"step", "loss", "learning_rate"}
+
+
 def test_training_ends_when_validation_has_stopped_improving(tmp_path):
     options = {"steps": 200, "check_every": 2, "validation": OTHERS}
     whole, patient = trained(**options), trained(patience=3, **options)

@@ -180,8 +180,7 @@ class _Pruning:
 
         def tell(stats: TrainStats) -> None:
             if report is not None:
-                text = f"loss {stats.loss:.3f}"
-                report(News(f"fine-tuning at {wish}", stats.step, steps, text, stats._asdict()))
+                report(News(f"fine-tuning at {wish}", stats.step, steps, stats.words(), stats.row()))
 
         found = finetune(
             sparse,

@@ -30,6 +30,16 @@ class TrainStats(NamedTuple):
     step: int
     loss: float
     learning_rate: float
+    best: float | None = None  # mean accuracy over the sources' held-out images, at the best check so far
+    validation: Mapping[str, float] | None = None  # the same by source domain, where this step was checked
+
+    def row(self) -> dict[str, Any]:
+        """The fields that have a value."""
+        return {name: value for name, value in self._asdict().items() if value is not None}
+
+    def words(self) -> str:
+        """For whoever watches."""
+        return f"loss {self.loss:.3f}" + ("" if self.best is None else f", best validation {self.best:.1%}")
 
 
 class Trainer:

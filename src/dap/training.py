@@ -188,7 +188,10 @@ class _Training:
         if (stats.step - 1) % every == 0 or last:
             self._evaluate(stats.step)
         self.dense.losses.append(stats.loss)
-        return stats
+        if not (scores := self.dense.scores):
+            return stats
+        checked = scores[-1].accuracy if scores[-1].step == stats.step else None
+        return stats._replace(best=training_domain_validation(scores).mean_accuracy, validation=checked)
 
     def _evaluate(self, step: int) -> None:
         model, ranks, dense = self.trainer.model, self.trainer.ranks, self.dense

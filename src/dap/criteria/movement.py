@@ -37,8 +37,7 @@ def movement(
         objective=data.objective,
         movement=weights,
         checkpoint=data.checkpoint,
-        on_step=report
-        and (lambda stats: report(News("movement", stats.step, steps, f"loss {stats.loss:.3f}", stats._asdict()))),
+        on_step=report and (lambda stats: report(News("movement", stats.step, steps, stats.words(), stats.row()))),
         engine=data.engine,
     )
     data.check_whole(trained.interrupted)

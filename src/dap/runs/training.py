@@ -63,7 +63,7 @@ def train_dense(
             _refuse_other_images(folder, suite)
 
         def note(stats: TrainStats) -> None:
-            metrics.add(stage="training", steps=spec.train.steps, **stats._asdict())
+            metrics.add(stage="training", steps=spec.train.steps, **stats.row())
             if on_step is not None:
                 on_step(stats)
 

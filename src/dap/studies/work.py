@@ -47,7 +47,7 @@ def _do(spec: Spec, folder: Path, tell: Callable[[Progress], None], device: str 
             spec,
             folder,
             engine=engine,
-            on_step=lambda stats: tell(Progress("training", stats.step, steps, f"loss {stats.loss:.3f}")),
+            on_step=lambda stats: tell(Progress("training", stats.step, steps, stats.words())),
         )
         if result["interrupted"]:
             raise KeyboardInterrupt

@@ -92,9 +92,7 @@ def train_suite(
         curves(out, tensorboard and engine.first),
         progress("dense training", steps, quiet=not engine.first) as advance,
     ):
-        result = train_dense(
-            spec, out, engine=engine, on_step=lambda stats: advance(f"loss {stats.loss:.3f}", stats.step)
-        )
+        result = train_dense(spec, out, engine=engine, on_step=lambda stats: advance(stats.words(), stats.step))
     if not engine.first:
         return 0
     if json:
