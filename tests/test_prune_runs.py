@@ -18,7 +18,17 @@ from dap.methods import METHODS
 from dap.models import small_resnet
 from dap.report import read_records
 from dap.report.overlaps import read_overlaps
-from dap.runs import PruneSpec, TrainSpec, divide, load_pruned, prune_dense, read_metrics, read_spec, train_dense
+from dap.runs import (
+    EvaluateSpec,
+    PruneSpec,
+    TrainSpec,
+    divide,
+    load_pruned,
+    prune_dense,
+    read_metrics,
+    read_spec,
+    train_dense,
+)
 from dap.runs.opening import open_dense
 from dap.runs.rehearsal import rehearse
 from dap.specs import identity
@@ -210,6 +220,13 @@ def test_a_rehearsal_of_a_pruning_needs_no_weights_that_training_began_with(dens
     train_dense(replace(spec, weights=str(tmp_path / "w.safetensors")), tmp_path / "dense")
     (tmp_path / "w.safetensors").unlink()
     assert rehearse(spec_of(tmp_path / "dense", "random")).memory
+
+
+def test_an_evaluation_can_be_rehearsed_where_the_dense_training_was_moved(dense, tmp_path):
+    shutil.copytree(dense, tmp_path / "dense")
+    prune_dense(spec_of(tmp_path / "dense", "random"), tmp_path / "run")
+    (tmp_path / "dense").rename(tmp_path / "elsewhere")
+    assert rehearse(EvaluateSpec(str(tmp_path / "run"))).seconds["evaluation"] > 0
 
 
 @pytest.mark.parametrize("by_folder", [True, False])

@@ -11,7 +11,7 @@ from dap.config import TrainConfig
 from dap.errors import DapError
 from dap.evaluation.attacks import EPSILONS
 from dap.runs.folder import read_spec
-from dap.runs.opening import place_of
+from dap.runs.opening import trained_of
 from dap.specs import BestSpec, EvaluateSpec, ModelSpec, PruneSpec, Spec, TrainSpec
 
 _CORRUPTING = 0.008  # seconds of a core for an image at 112 pixels, on average over the corruptions
@@ -72,9 +72,7 @@ def dense_of(spec: Spec | ModelSpec | str) -> TrainSpec | ModelSpec:
         if Path(spec).is_file():
             raise DapError(f"{spec} is a file, and a rehearsal needs the folder of a run")
         found = read_spec(spec)
-        if isinstance(found, PruneSpec) and isinstance(found.dense, str):
-            return dense_of(str(place_of(found.dense, Path(spec))))
-        return dense_of(found)
+        return dense_of(trained_of(found, Path(spec)) if isinstance(found, PruneSpec) else found)
     if isinstance(spec, BestSpec):
         return spec.candidates[0]
     if isinstance(spec, PruneSpec | EvaluateSpec):
