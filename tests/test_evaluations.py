@@ -169,6 +169,15 @@ def test_a_run_is_found_from_anywhere_and_images_where_they_are_now(study, tmp_p
     assert list(json.loads(capsys.readouterr().out)["models"]) == ["dense", "0.5"]
 
 
+def test_the_same_evaluation_is_one_however_the_way_to_the_run_is_spelt(study, tmp_path, monkeypatch, capsys):
+    prune_dense(PruneSpec(str(study / "dense"), "random", (0.3,)), tmp_path / "run")
+    for folder, way in ((tmp_path, "run"), (tmp_path / "run", "."), (tmp_path / "run", str(tmp_path / "run"))):
+        monkeypatch.chdir(folder)
+        assert main(["evaluate", way, "--attacks", "fgsm", "--images", "2", "--json"]) == 0
+    (place,) = (tmp_path / "run").glob("evaluation-*")
+    assert len(read_metrics(place)) == 2 * 5  # of two models at five severities, none was attacked twice
+
+
 def test_a_model_that_is_broken(study, tmp_path, capsys):
     model, _, card = load_dense(study / "dense")
     save_classifier(model.half(), tmp_path / "half.safetensors", card)

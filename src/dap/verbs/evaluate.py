@@ -53,6 +53,7 @@ def evaluate_models(
     Returns:
         0
     """
+    from dataclasses import replace
     from json import dumps
 
     from dap.engine import launch
@@ -80,7 +81,7 @@ def evaluate_models(
     if out and dense:
         raise DapError("a result that is kept needs its dense training in place: leave --out or --dense away")
     if out is None and dense is None and (attacks or corruptions or interpret):
-        name = f"evaluation-{identity(spec)}"
+        name = f"evaluation-{identity(replace(spec, run='.'))}"  # however the way there is spelt
         out = str(Path(run) / name) if Path(run).is_dir() else f"{run}.{name}"
     engine = launch("1", 1, "32-true", accelerator)
     if dry_run:
