@@ -146,7 +146,7 @@ def _leaves(weights: Weights) -> dict[str, Tensor]:
 def _gradients(ends: list[Tensor], at_ends: list[Tensor] | None, leaves: Mapping[str, Tensor]) -> Gradients:
     if not ends or not leaves:
         return dict.fromkeys(leaves)
-    with fast_backward(ends[0].device):
+    with fast_backward(leaves.values()):
         found = torch.autograd.grad(ends, list(leaves.values()), at_ends, allow_unused=True)
     return dict(zip(leaves, found, strict=True))
 

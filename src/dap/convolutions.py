@@ -4,7 +4,7 @@ A late layer has many weights and few positions. There PyTorch's library for CPU
 for the weights' gradient as a matrix product does: `python benchmarks/convolutions.py`.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -14,16 +14,18 @@ from torch.nn import functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 
 _CONVOLUTION = torch.ops.aten.convolution_backward.default
+_MANY = 2**17  # weights of a layer, from which on it is worth it
 _FEW = 4  # positions, as a multiple of output channels, up to which a matrix product is faster
 
 
-def fast_backward(device: torch.device) -> AbstractContextManager[Any]:
-    """Inside, backward passes on a CPU take weight gradients of convolutions on small maps from a matrix product.
+def fast_backward(weights: Iterable[Tensor]) -> AbstractContextManager[Any]:
+    """Inside, gradients of `weights` that are of convolutions on small maps come from a matrix product, on a CPU.
 
-    >>> with fast_backward(loss.device):
+    >>> with fast_backward(model.parameters()):
     ...     loss.backward()
     """
-    return _SmallMaps() if device.type == "cpu" else nullcontext()
+    # Inside the mode every operator goes through Python, which a small network would feel.
+    return _SmallMaps() if any(map(_is_large, weights)) else nullcontext()
 
 
 class _SmallMaps(TorchDispatchMode):
@@ -34,8 +36,10 @@ class _SmallMaps(TorchDispatchMode):
         if function is not _CONVOLUTION or not _is_small(args):
             return function(*args, **(kwargs or {}))
         gradient, inputs, weight, _, stride, padding, *_, (to_inputs, _, to_bias) = args
-        to_inputs, _, to_bias = function(*args[:-1], [to_inputs, False, to_bias])
-        return to_inputs, weight_gradient(gradient, inputs, weight, stride, padding), to_bias
+        # The bias's gradient, too, is ours: oneDNN makes it together with that of the weights.
+        to_inputs, _, _ = function(*args[:-1], [to_inputs, False, False])
+        to_weight = weight_gradient(gradient, inputs, weight, stride, padding)
+        return to_inputs, to_weight, gradient.sum((0, 2, 3)) if to_bias else None
 
 
 def weight_gradient(
@@ -50,9 +54,14 @@ def weight_gradient(
     return found.view(out, height, width, channels).permute(0, 3, 1, 2)
 
 
+def _is_large(weight: Tensor) -> bool:
+    on_cpu = weight.device.type == "cpu" and weight.dtype == torch.float32
+    return on_cpu and weight.dim() == 4 and weight.numel() >= _MANY
+
+
 def _is_small(args: Sequence[Any]) -> bool:
-    gradient, _, weight, _, _, _, dilation, transposed, _, groups, (_, to_weight, _) = args
-    plain = weight.dim() == 4 and groups == 1 and not transposed and set(dilation) == {1}
-    if not (plain and to_weight and weight.device.type == "cpu" and weight.dtype == torch.float32):
+    gradient, _, weight, _, stride, padding, dilation, transposed, _, groups, (_, to_weight, _) = args
+    plain = groups == 1 and not transposed and len(stride) == len(padding) == 2 and set(dilation) == {1}
+    if not (to_weight and plain and _is_large(weight)):
         return False
     return gradient.numel() // len(weight) <= _FEW * len(weight)
