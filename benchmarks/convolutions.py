@@ -98,7 +98,7 @@ def compare_steps(name: str, pixels: int, images: int, repeats: int) -> dict[str
     kinds = {"training": lambda: trainer.step(batches), "mask learning": lambda: pruner.step(batches)}
 
     def without(step):
-        with patch.object(dap.backward, "fast_backward", lambda device: nullcontext()):
+        with patch.object(dap.backward, "fast_backward", lambda weights: nullcontext()):
             step()
 
     results = {}

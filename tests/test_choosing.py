@@ -9,6 +9,7 @@ from dap.report import read_records
 from dap.runs import choose_best
 from dap.specs import BestSpec, TrainSpec, folder_name
 from dap.studies import read_study
+from dap.studies.study import keep_file
 from dap.studies.work import work_on
 from small_studies import small_suite
 
@@ -46,6 +47,13 @@ def test_by_sources_that_were_left_out(target, tmp_path):
     assert choose_best(search, tmp_path / "best") == result
 
 
+def test_nothing_is_chosen_by_a_target(tmp_path):
+    for spec, accuracy in zip(CANDIDATES, (0.5, 0.7), strict=True):
+        write_result(tmp_path, spec, validation=accuracy, plain=1 - accuracy)
+    with pytest.raises(DapError, match="plain is a target: nothing is chosen by it"):
+        choose_best(BestSpec(CANDIDATES, left_out=("plain",)), tmp_path / "best")
+
+
 def test_a_training_that_is_missing_is_named(tmp_path):
     search = BestSpec(CANDIDATES[:1], left_out=("rotated",))
     write_result(tmp_path, CANDIDATES[0], validation=0.5, plain=0.5)
@@ -67,8 +75,11 @@ train:
 """)
     study = read_study(tmp_path / "search.yaml", tmp_path / "runs")
     assert len(study.runs) == 2 * 4 + 1
+    keep_file(study, tmp_path / "search.yaml")
     for run, spec in study.runs.items():
         assert work_on(spec, study.folder, lambda progress: None) == ("done", ""), run
+        if isinstance(spec, TrainSpec):  # trials are no results, also before the choice
+            assert read_records(study.folder) == []
     (record,) = read_records(study.folder)  # trainings that only helped to choose are no results
     assert record.targets == ("plain",)
-    assert record.options["dense.leave_out"] is True
+    assert record.options["dense.chosen"] == "by left-out domains"

@@ -88,9 +88,11 @@ class BestSpec:
 
     def without(self, candidate: TrainSpec) -> dict[str, TrainSpec]:
         """The candidate's trainings without its targets and another domain, by that domain."""
+        if targets := [domain for domain in self.left_out if domain in candidate.targets]:
+            raise DapError(f"{', '.join(targets)} is a target: nothing is chosen by it; leave source domains out")
         # Sorted: without sketch and photo is without photo and sketch, for whichever of them is the target.
         return {
-            domain: replace(candidate, targets=tuple(sorted({*candidate.targets, domain}))) for domain in self.left_out
+            domain: replace(candidate, targets=tuple(sorted((*candidate.targets, domain)))) for domain in self.left_out
         }
 
     @property
@@ -103,7 +105,7 @@ class BestSpec:
 
     def canonical(self) -> dict[str, Any]:
         values: dict[str, Any] = {"candidates": [candidate.canonical() for candidate in self.candidates]}
-        return {**values, "left_out": sorted(self.left_out)} if self.left_out else values
+        return {**values, "left_out": sorted(set(self.left_out))} if self.left_out else values
 
 
 @dataclass(frozen=True)

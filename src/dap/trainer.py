@@ -38,8 +38,13 @@ class TrainStats(NamedTuple):
         return {name: value for name, value in self._asdict().items() if value is not None}
 
     def words(self) -> str:
-        """For whoever watches."""
-        return f"loss {self.loss:.3f}" + ("" if self.best is None else f", best validation {self.best:.1%}")
+        return told(self.row())
+
+
+def told(row: Mapping[str, Any]) -> str:
+    """For whoever watches: of a step's numbers, or of its line in a log, the loss and the best validation so far."""
+    parts = {"loss": "loss {:.3f}", "best": "best validation {:.1%}"}
+    return ", ".join(text.format(row[name]) for name, text in parts.items() if name in row)
 
 
 class Trainer:

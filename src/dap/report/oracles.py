@@ -18,9 +18,8 @@ from dap.specs import BestSpec, folder_name
 
 _NOTE = (
     "Dense models, on 80 % of the images of the unseen domains; the mean over domains, ± the standard deviation over "
-    "seeds. Chosen: by the held-out images of the sources, as everywhere else in this report. Oracle: by the other "
-    "20 % of the unseen domain, which nobody has who ships a model; of last checkpoints, as in DomainBed. Nothing was "
-    "selected by it."
+    "seeds. Chosen: by the sources alone, as everywhere else in this report. Oracle: by the other 20 % of the unseen "
+    "domain, which nobody has who ships a model; of last checkpoints, as in DomainBed. Nothing was selected by it."
 )
 
 

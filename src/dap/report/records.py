@@ -55,8 +55,9 @@ def read_records(folder: str | Path) -> list[Record]:
     if not places:
         raise DapError(f"there are no runs in {folder}: give the folder of a study or of a run")
     done = [place for place in places if (place / RESULT).is_file()]
-    # Of a search only the trial that is chosen counts.
-    trials = {name for place in places for name in _trials_of(place)}
+    # Of a search only the trial that is chosen counts, also while it is still going on.
+    searches = [read_spec(place) for place in places] + [spec for spec, _ in study_runs(folder)]
+    trials = {folder_name(one) for spec in searches if isinstance(spec, BestSpec) for one in spec.trainings}
     records = [record for place in done if place.name not in trials for record in _read(place)]
     expected = _expected(folder)
     of_suites = {(record.suite, len(record.targets)) for record in records}
@@ -123,11 +124,6 @@ def run_places(folder: Path) -> list[Path]:
     return [folder] if (folder / SPEC).is_file() else sorted(path.parent for path in folder.glob(f"*/{SPEC}"))
 
 
-def _trials_of(run: Path) -> list[str]:
-    spec = read_spec(run)
-    return [folder_name(training) for training in spec.trainings] if isinstance(spec, BestSpec) else []
-
-
 def _read(run: Path) -> list[Record]:
     spec = read_spec(run)
     with intact(run / RESULT):
@@ -158,7 +154,8 @@ def _named(dense: TrainSpec | BestSpec | ModelSpec) -> tuple[TrainSpec | ModelSp
     """What a dense model is called after: of a search its first trial, how many there were, and how one was chosen."""
     if not isinstance(dense, BestSpec):
         return dense, {"trials": 1}
-    return dense.candidates[0], {"trials": len(dense.candidates)} | ({"leave_out": True} if dense.left_out else {})
+    chosen = {"chosen": "by left-out domains"} if dense.left_out else {}
+    return dense.candidates[0], {"trials": len(dense.candidates), **chosen}
 
 
 def _record(

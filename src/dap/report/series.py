@@ -56,7 +56,7 @@ def _title(method: str, options: Mapping[str, Any], names: Sequence[str], severa
         objective = options.get(_OBJECTIVE)
         base = "own model" if objective is None else _TITLES.get(str(objective), str(objective).upper())
         title = base if method == DENSE else f"{base} + {method}"
-    shown = ", ".join(f"{_short(name)} {options.get(name)}" for name in names)
+    shown = ", ".join(f"{_short(name)} {options[name]}" for name in names if name in options)
     return f"{title} ({shown})" if shown else title
 
 

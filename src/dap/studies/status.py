@@ -60,11 +60,12 @@ def _format(folder: Path) -> object:
 def latest(folder: Path) -> Progress | None:
     """How far the run in `folder` has come, from its log: whoever works on it, wherever."""
     from dap.runs.folder import last_metrics
+    from dap.trainer import told
 
     row = last_metrics(folder)
     if row is None or "steps" not in row:
         return None
-    return Progress(row["stage"], row["step"], row["steps"], f"loss {row['loss']:.3f}" if "loss" in row else "")
+    return Progress(row["stage"], row["step"], row["steps"], told(row))
 
 
 def _progress(folder: Path) -> str:

@@ -63,4 +63,5 @@ def in_words(spec: Spec | ModelSpec | str) -> str:
         return f"{spec.suite} without {'+'.join(spec.targets)}, {spec.objective}, seed {spec.train.seed}"
     if isinstance(spec, PruneSpec):
         return f"{spec.method} on {in_words(spec.dense)}"
-    return f"best of {len(spec.candidates)}, {in_words(spec.candidates[0])}"
+    chosen = " by left-out domains" if spec.left_out else ""
+    return f"best of {len(spec.candidates)}{chosen}, {in_words(spec.candidates[0])}"
