@@ -6,6 +6,11 @@ prints the table of docs/results/pacs-claims.md: every claim as a difference, in
 between two models with the same dense weights, over all trials (a target and a seed) that have both, with a 95 %
 bootstrap interval over trials and images; with every unseen domain weighted alike, however many seeds it has; and on
 the held-out images of the sources. What is not done yet is said. The last line is one JSON object.
+
+    python benchmarks/claims.py docs/results/pacs docs/results/pacs/preset --pooled
+
+compares DAP with the preset's path, and its dense models, over all objectives: a trial is a target, a seed and an
+objective.
 """
 
 import argparse
@@ -19,6 +24,7 @@ from statistics import fmean, variance
 from typing import Any
 
 from dap.bits import unpack_bits
+from dap.config import PruneConfig
 from dap.files import write_atomic
 from dap.methods import METHODS
 from dap.report import Record, read_findings, read_records
@@ -27,7 +33,7 @@ from dap.report.series import DENSE
 from dap.report.statistics import Difference, paired
 from dap.report.tables import image_differences
 
-Trial = tuple[tuple[str, ...], int]  # what is unseen, and the seed
+Trial = tuple[Any, ...]  # what is unseen, the seed and, over several objectives, the objective
 DAP, RAW, AGNOSTIC = METHODS["dap"].title, METHODS["dap"].called(raw=True), METHODS["agnostic"].title
 MOVEMENT = METHODS["movement"].title
 AUTO = ("autoattack", "auto")
@@ -119,6 +125,31 @@ def claims(records: Sequence[Record], findings: Sequence[Finding]) -> list[Claim
         Claim("under PGD at 2/255, 80 % sparse is 8 points ahead", "+21.9", attacked("0.8"), attacked(None), 8),
         Claim("under AutoAttack at 2/255, it is ahead, too", "", attacked("0.8", *AUTO), attacked(None, *AUTO)),
     ]
+
+
+def pooled(records: Sequence[Record]) -> list[Claim]:
+    """DAP with the preset's path beside dense, over all objectives."""
+    path = PruneConfig().resolved().paced
+
+    def models(method: str, wished: str | None) -> Results:
+        return {
+            (record.targets, record.seed, record.options["dense.objective"]): Result(
+                record.unseen, record.right, record.validation
+            )
+            for record in records
+            if (record.method, record.wished) == (method, wished) and record.unseen is not None
+            if method == DENSE or _path(record) == (path.start, path.curve)
+        }
+
+    dense = models(DENSE, None)
+    return [
+        Claim(f"at {100 * share:.0f} %, DAP is at least as accurate as dense", "", models(DAP, str(share)), dense)
+        for share in (0.2, 0.4, 0.6, 0.8, 0.9)
+    ]
+
+
+def _path(record: Record) -> tuple[float, float]:
+    return record.options.get("prune.paced.start", 1.0), record.options["prune.paced.curve"]
 
 
 def _under_attack(
@@ -234,19 +265,7 @@ def table(study: Path, measured: bool = False, seeds: Sequence[int] | None = Non
     """In Markdown, and as plain values: of all or some seeds, with or without what is not measured yet."""
     records = [record for record in read_records(study) if seeds is None or record.seed in seeds]
     findings = read_findings(study, records)
-    rows = [
-        "| claim | paper | unseen, all trials | unseen, domains weighted alike | sources, all trials | |",
-        "|---|---|---|---|---|---|",
-    ]
-    found: dict[str, Any] = {}
-    for claim in claims(records, findings.robustness):
-        over_all = measure(claim)
-        if over_all is None and measured:
-            continue
-        word = "not measured yet" if over_all is None else verdict(claim, over_all)
-        means = ("–" if mean is None else f"{mean:+.1f}" for mean in (by_domain(claim), on_sources(claim)))
-        rows.append(f"| {' | '.join((claim.text, claim.paper or '–', show(over_all), *means, word))} |")
-        found[claim.text] = {"difference": None if over_all is None else over_all.mean, "verdict": word}
+    rows, found = judge(claims(records, findings.robustness), measured)
     dense = {one.series for one in records if one.method == DENSE and one.options["dense.objective"] == "erm"}
     moved = yardstick([point for point in findings.points if point.series in dense])
     if moved is not None and not measured:
@@ -258,14 +277,40 @@ def table(study: Path, measured: bool = False, seeds: Sequence[int] | None = Non
     return "\n".join(rows) + "\n", found
 
 
+def pooled_table(studies: Sequence[Path]) -> tuple[str, dict[str, Any]]:
+    rows, found = judge(pooled([record for study in studies for record in read_records(study)]), measured=True)
+    return "\n".join(rows) + "\n", found
+
+
+def judge(every: Sequence[Claim], measured: bool) -> tuple[list[str], dict[str, Any]]:
+    """A row for every claim, and the same as plain values."""
+    rows = [
+        "| claim | paper | unseen, all trials | unseen, domains weighted alike | sources, all trials | |",
+        "|---|---|---|---|---|---|",
+    ]
+    found: dict[str, Any] = {}
+    for claim in every:
+        over_all = measure(claim)
+        if over_all is None and measured:
+            continue
+        word = "not measured yet" if over_all is None else verdict(claim, over_all)
+        means = ("–" if mean is None else f"{mean:+.1f}" for mean in (by_domain(claim), on_sources(claim)))
+        rows.append(f"| {' | '.join((claim.text, claim.paper or '–', show(over_all), *means, word))} |")
+        found[claim.text] = {"difference": None if over_all is None else over_all.mean, "verdict": word}
+    return rows, found
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("study", type=Path, help="the folder of the study")
+    parser.add_argument("studies", type=Path, nargs="+", help="the folder of the study; pooled, of several")
     parser.add_argument("--out", type=Path, help="a file for the table alone")
     parser.add_argument("--measured", action="store_true", help="rows that are measured, and nothing else")
     parser.add_argument("--seeds", type=int, nargs="+", metavar="SEED", help="trials with these alone")
+    parser.add_argument("--pooled", action="store_true", help="the preset beside dense, over all objectives")
     args = parser.parse_args()
-    text, found = table(args.study, args.measured, args.seeds)
+    if len(args.studies) > 1 and not args.pooled:
+        parser.error("several studies are only looked at as one with --pooled")
+    text, found = pooled_table(args.studies) if args.pooled else table(args.studies[0], args.measured, args.seeds)
     if args.out is not None:
         write_atomic(args.out, text.encode())
     print(text + json.dumps(found))

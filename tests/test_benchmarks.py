@@ -152,6 +152,22 @@ def test_claims_are_measured_on_the_same_trials_and_images():
     assert "of 2 source images" in sources
 
 
+def test_over_all_objectives_the_presets_path_counts_alone():
+    def record(method, wished, accuracy, objective, **path):
+        options = {"dense.objective": objective, **{f"prune.paced.{name}": value for name, value in path.items()}}
+        return Record("run", method, options, "PACS", ("a",), 0, wished, 0.0, accuracy, accuracy)
+
+    preset = dap.PruneConfig().resolved().paced
+    path = {"start": preset.start, "curve": preset.curve}
+    records = [record("Dense", None, 0.5, name) for name in ("erm", "coral", "miro")]
+    records += [record("DAP", "0.8", 0.6, "erm", **path), record("DAP", "0.8", 0.5, "coral", **path)]
+    records += [record("DAP", "0.8", 0.9, "miro", curve=1.5), record("DAP", "0.8", 0.9, "erm", start=2.0, curve=2.5)]
+    asked = {claim.text: claims.measure(claim) for claim in claims.pooled(records)}
+    found = asked["at 80 %, DAP is at least as accurate as dense"]
+    assert (found.mean, found.seeds) == (pytest.approx(5), 2)
+    assert asked["at 40 %, DAP is at least as accurate as dense"] is None
+
+
 def test_a_dense_model_is_compared_with_its_neighbours():
     def point(step, unseen, validation, target="a", sparsity=0.0):
         return Point("PACS", "Dense", (target,), 0, step, sparsity, unseen, validation)
@@ -169,8 +185,9 @@ def test_the_page_of_claims_is_what_the_kept_results_say(tmp_path):
     (tmp_path / "claims.md").write_text(claims.table(results / "pacs")[0])
     for name in ("preset", "start-2"):
         (tmp_path / f"claims-{name}.md").write_text(claims.table(results / "pacs" / name, measured=True)[0])
+    (tmp_path / "claims-pooled.md").write_text(claims.pooled_table([results / "pacs", results / "pacs" / "preset"])[0])
     page = shutil.copy(results / "pacs-claims.md", tmp_path / "page.md")
-    assert pages.fill(page, tmp_path) == (["claims", "claims-preset", "claims-start-2"], [])
+    assert pages.fill(page, tmp_path) == (["claims-pooled", "claims", "claims-preset", "claims-start-2"], [])
     assert page.read_text() == (results / "pacs-claims.md").read_text()
 
 
