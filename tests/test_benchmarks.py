@@ -11,6 +11,7 @@ import torch
 import agreement
 import baselines
 import claims
+import convolutions
 import corruptions
 import cost
 import dap
@@ -43,6 +44,13 @@ def test_step_benchmark_on_a_small_model():
     }  # fmt: skip
     assert all(math.isfinite(value) and value > 0 for value in result.values())
     assert 17.9 < result["state_bytes_per_weight"] <= 18.5
+
+
+@pytest.mark.slow
+def test_convolutions_benchmark_on_a_small_layer_and_model():
+    assert convolutions.compare_layer(16, 512, 512, 3, 1, 2, repeats=3) > 1
+    found = convolutions.compare_steps("resnet18", 32, 2, repeats=1)
+    assert list(found) == [f"resnet18, 32 pixels, 2 images, {kind}" for kind in ("training", "mask learning")]
 
 
 @pytest.mark.slow
