@@ -21,7 +21,9 @@ _FEW = 4  # positions, as a multiple of output channels, up to which a matrix pr
 def fast_backward(weights: Iterable[Tensor]) -> AbstractContextManager[Any]:
     """Inside, gradients of `weights` that are of convolutions on small maps come from a matrix product, on a CPU.
 
-    >>> with fast_backward(model.parameters()):
+    >>> layer = nn.Conv2d(256, 256, 3)
+    >>> loss = layer(torch.randn(2, 256, 4, 4)).sum()
+    >>> with fast_backward(layer.parameters()):
     ...     loss.backward()
     """
     # Inside the mode every operator goes through Python, which a small network would feel.
