@@ -3,8 +3,8 @@ from pathlib import Path
 import pytest
 from small_suites import encoded, make_folder
 
+from dap.benchmarks import Benchmark
 from dap.data import SUITES
-from dap.data.benchmarks import Benchmark
 from dap.data.checking import check_suite
 
 

@@ -121,6 +121,8 @@ def test_a_search_by_domains_that_are_left_out(tmp_path):
         ("method: dap", "dense: x", r"prune\[1\] has no option 'dense'"),
         ("{steps: 4}", "{steps: 4", "study.yaml, line 10 is not sound YAML"),
         ("{steps: 4}", "{steps: many}", "train.train.steps is 'many'; it must be a whole number"),
+        ("target: [", "target: [moon, ", "digits has no domain 'moon'; it has outline, plain, rotated, textured"),
+        ("{steps: 4}", "{steps: 4}\n  search: {trials: 2, leave_out: [moon]}", "digits has no domain 'moon'"),
         ("seed: [0, 1]", "seed: [0, x]", "seed is 'x'"),
         ("seed: [0, 1]", "seed: 1.5", "seed is 1.5; it must be a whole number"),
         ("seed: [0, 1]", "seed: []", "study.yaml stands for no run"),

@@ -1,6 +1,6 @@
 """Images in several domains: the public benchmarks, the built-in digits, and anybody's own folders and tables."""
 
-from dap.data.benchmarks import SUITES
+from dap.benchmarks import SUITES
 from dap.data.digits import DOMAINS, digits
 from dap.data.images import Images
 from dap.data.splits import seed_hash, split, split_suite

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from dap.data.benchmarks import SUITES
+from dap.benchmarks import SUITES
 from dap.data.decoding import find_unreadable
 from dap.data.digits import digits
 from dap.data.folders import list_folder

@@ -9,8 +9,8 @@ from typing import Any, Literal
 import numpy as np
 from torch.utils.data import Dataset
 
+from dap.benchmarks import SUITES
 from dap.data.augmentation import MEAN, STD
-from dap.data.benchmarks import SUITES
 from dap.data.cache import cache_folder, cached, require_space
 from dap.data.decoding import Decoded, find_unreadable
 from dap.data.digits import SIDE, digits

@@ -8,6 +8,7 @@ from typing import Any, cast
 import torch
 from torch import nn
 
+from dap.benchmarks import require_domains
 from dap.bits import pack_bits
 from dap.data import Images, Suite, load_suite, split_suite
 from dap.errors import DapError
@@ -62,9 +63,7 @@ def check_images(suite: Suite, card: ModelCard) -> None:
 
 def divide(suite: Suite, targets: tuple[str, ...], seed: int) -> Sources:
     """Split every domain and set the unseen ones apart; training images are augmented where they can be."""
-    for target in targets:
-        if target not in suite.domains:
-            raise DapError(f"{suite.name} has no domain {target!r}; it has {', '.join(suite.domains)}")
+    require_domains(suite.name, targets, suite.domains)
     if not set(suite.domains) - set(targets):
         raise DapError(f"every domain of {suite.name} is a target: leave at least one to train on")
     parts = split_suite(suite, seed)

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
+from dap.benchmarks import SUITES, require_domains
 from dap.errors import DapError
 from dap.files import expanded, read_json, write_atomic
 from dap.layout import MODEL, OBJECTIVE, RESULT, files_of
@@ -122,6 +123,7 @@ def read_study(file: str | Path, out: str | Path | None = None) -> Study:
         raise DapError("the study has no `train:` and no `model:`: say which dense models it is about")
     dense = (*_trainings(values.get("train", []), threads), *_models(values.get("model", [])))
     for one in dense:
+        _check_targets(one)
         specs: list[TrainSpec | BestSpec | PruneSpec] = [] if isinstance(one, ModelSpec) else [one]
         specs += _prunings(values.get("prune", []), one, threads)
         for spec in specs:
@@ -166,6 +168,13 @@ def _models(values: Any) -> Iterator[ModelSpec]:
     """Dense models that were trained elsewhere."""
     for where, block in _blocks(values, "model"):
         yield from _on_images(ModelSpec, block, where)
+
+
+def _check_targets(dense: TrainSpec | BestSpec | ModelSpec) -> None:
+    """Before anything is run; what domains a folder has, those know that open it."""
+    for spec in dense.trainings if isinstance(dense, BestSpec) else (dense,):
+        if spec.suite in SUITES:
+            require_domains(spec.suite, spec.targets, SUITES[spec.suite].images)
 
 
 def _on_images(cls: type[_OnImages], block: dict[str, Any], where: str) -> Iterator[_OnImages]:

@@ -1,8 +1,10 @@
 """The public benchmarks: where their images lie below a root, and how many there are."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from dap.errors import DapError
 from dap.files import expanded
 
 DOMAINBED = "DomainBed's domainbed/scripts/download.py fetches it"
@@ -61,3 +63,11 @@ SUITES = {
         "made by dap from scikit-learn's digits",
     ),
 }
+
+
+def require_domains(suite: str, targets: Iterable[str], domains: Iterable[str]) -> None:
+    """Refuse a target that `suite` does not have."""
+    domains = list(domains)
+    for target in targets:
+        if target not in domains:
+            raise DapError(f"{suite} has no domain {target!r}; it has {', '.join(domains)}")
