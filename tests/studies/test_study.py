@@ -155,12 +155,13 @@ def test_the_projects_own_studies_are_sound():
     on_pacs = {name: study for name, study in studies.items() if name.startswith("pacs")}
     results = Path("docs/results/pacs")  # one folder a setting: reports do not mix them
     others = {"pacs-112": "112-pixels", "pacs-resnet50": "resnet50", "pacs-preset": "preset", "pacs-start-2": "start-2"}
+    attacked = {f"{name}-attacks": name for name in ("pacs-112", "pacs-resnet50")}
+    others |= {attacks: others[name] for attacks, name in attacked.items()}
     assert {name: study.folder for name, study in on_pacs.items()} == dict.fromkeys(on_pacs, results) | {
         name: results / folder for name, folder in others.items()
     }
     assert len(studies["digits-channels"].runs) == 12 * 11  # a training, five methods, with and without fine-tuning
     # What is attacked is what the other study prunes.
-    attacked = {
-        need for run, needs in studies["pacs-attacks"].needs.items() if run.startswith("eval") for need in needs
-    }
-    assert attacked <= set(studies["pacs-erm"].runs)
+    for attacks, name in (attacked | {"pacs-attacks": "pacs-erm"}).items():
+        evaluated = {need for run, needs in studies[attacks].needs.items() if run.startswith("eval") for need in needs}
+        assert evaluated <= set(studies[name].runs)
