@@ -208,12 +208,20 @@ def measure(claim: Claim) -> Difference | None:
     return Difference(100 * found.mean, low, high, found.seeds)
 
 
+def differences(claim: Claim) -> dict[Trial, float]:
+    """Ours less the share of theirs, in points, by trial."""
+    return {
+        trial: 100 * (ours.accuracy - claim.share * claim.theirs[trial].accuracy)
+        for trial, ours in claim.ours.items()
+        if trial in claim.theirs
+    }
+
+
 def by_domain(claim: Claim) -> float | None:
     """The same, as the mean over unseen domains of the mean over seeds."""
     found: dict[tuple[str, ...], list[float]] = defaultdict(list)
-    for trial, ours in claim.ours.items():
-        if trial in claim.theirs:
-            found[trial[0]].append(100 * (ours.accuracy - claim.share * claim.theirs[trial].accuracy))
+    for trial, difference in differences(claim).items():
+        found[trial[0]].append(difference)
     return fmean(map(fmean, found.values())) if found else None
 
 
@@ -225,20 +233,26 @@ def on_sources(claim: Claim) -> float | None:
 
 
 def verdict(claim: Claim, found: Difference) -> str:
-    """By the mean over all trials. Where its interval has what is claimed inside, or trials are few, it is open."""
+    """By the mean over all trials. Where its interval has what is claimed inside, or trials are few, it is open.
+
+    Below six trials a bootstrap interval is too narrow: every single one must be on the same side, too.
+    """
     if found.seeds < 2 or found.low is None or found.high is None:
         return "open: one trial"
+    single = list(differences(claim).values()) if found.seeds < 6 else []
     enough = found.seeds >= 4
     if found.mean >= claim.least:
-        return "holds" if enough and found.low >= claim.least else "holds partly: on average; open"
-    return "does not hold here" if enough and found.high < claim.least else "does not hold on average; open"
+        sure = enough and min([found.low, *single]) >= claim.least
+        return "holds" if sure else "holds partly: on average; open"
+    sure = enough and max([found.high, *single]) < claim.least
+    return "does not hold here" if sure else "does not hold on average; open"
 
 
 def show(found: Difference | None) -> str:
     if found is None:
         return "–"
     between = "" if found.low is None or found.high is None else f" [{found.low:+.1f}, {found.high:+.1f}]"
-    return f"{found.mean:+.1f}{between}, {found.seeds} trials"
+    return f"{found.mean:+.1f}{between}, {found.seeds} trial{'s' * (found.seeds != 1)}"
 
 
 def yardstick(points: Sequence[Point], near: int = 400) -> tuple[float, float, int] | None:

@@ -130,6 +130,8 @@ def test_claims_are_measured_on_the_same_trials_and_images():
     open_ = ["holds partly: on average; open", "does not hold on average; open"]
     assert [claims.verdict(ask, replace(kept, seeds=4)) for ask in asks] == ["holds", *open_, "does not hold here"]
     assert [claims.verdict(ask, kept) for ask in asks] == [open_[0], *open_, open_[1]]  # two trials are few
+    above = replace(claim, least=1), replace(kept, low=2.0)  # and one of the two trials, which has 0, is not
+    assert [claims.verdict(above[0], replace(above[1], seeds=seeds)) for seeds in (5, 6)] == [open_[0], "holds"]
     beaten = asked["at 80 %, DAP beats magnitude by 20 points"]
     assert claims.verdict(beaten, claims.measure(beaten)) == "open: one trial"
     assert found["at 80 %, averaged masks beat raw ones"].mean == 25
