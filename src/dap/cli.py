@@ -1,8 +1,10 @@
 """The command line: a table of verbs, and how they end."""
 
+import signal
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from typing import Any
 
 from dap.errors import DapError
 from dap.verbs.completion import completion_script
@@ -32,7 +34,9 @@ VERBS: dict[str, Callable[..., int]] = {
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Exit codes: 0 for success, 1 for what a user can mend, 2 for wrong usage, 130 for Ctrl-C."""
+    """Exit codes: 0 for success, 1 for what a user can mend, 2 for wrong usage, 130 for Ctrl-C or SIGTERM."""
+    if arguments is None:  # the process is ours
+        signal.signal(signal.SIGTERM, _as_ctrl_c)
     with suppress(AttributeError):  # names of files need not be text: one that cannot be printed is no reason to stop
         sys.stdout.reconfigure(errors="backslashreplace")  # pyright: ignore[reportAttributeAccessIssue]
     given = list(sys.argv[1:] if arguments is None else arguments)
@@ -59,6 +63,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("dap: interrupted", file=sys.stderr)
         return 130
+
+
+def _as_ctrl_c(number: int, frame: Any) -> None:
+    """A scheduler's way to ask. In the background of a shell Ctrl-C itself is ignored, and this is not."""
+    handler = signal.getsignal(signal.SIGINT)
+    (handler if callable(handler) else signal.default_int_handler)(number, frame)
 
 
 def _overview(given: Sequence[str]) -> int:

@@ -168,17 +168,27 @@ def test_two_processes_on_one_study_never_do_the_same_run(undisturbed, tmp_path)
         assert len(steps) == len(set(steps)), run  # no step was done twice
 
 
-def test_ctrl_c_saves_and_the_same_command_goes_on(tmp_path):
+@pytest.mark.parametrize("asked", [signal.SIGINT, signal.SIGTERM])
+def test_a_study_that_is_asked_to_stop_saves_and_the_same_command_goes_on(asked, tmp_path):
     study = make_study(tmp_path, THREE.replace("steps: 6", "steps: 40"))
     command = [Path(sys.executable).with_name("dap"), "study", "run", "study.yaml", "--out", "runs", "--workers", "2"]
+    in_background = ["sh", "-c", "trap '' INT; exec \"$@\"", "sh"] if asked == signal.SIGTERM else []
     process = subprocess.Popen(
-        command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+        [*in_background, *command],
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
     )
     deadline = time.monotonic() + 60
     while not any(row.state == "running" for row in status(study)):
         assert time.monotonic() < deadline
         time.sleep(0.1)
-    os.killpg(process.pid, signal.SIGINT)  # as a terminal does
+    if asked == signal.SIGINT:
+        os.killpg(process.pid, asked)  # as a terminal does
+    else:
+        process.send_signal(asked)  # as a scheduler does
     _, err = process.communicate(timeout=60)
     assert process.returncode == 130
     assert err == "dap: interrupted\n"
