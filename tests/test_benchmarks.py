@@ -193,11 +193,12 @@ def test_a_dense_model_is_compared_with_its_neighbours():
 def test_the_page_of_claims_is_what_the_kept_results_say(tmp_path):
     results = Path(__file__).parents[1] / "docs" / "results"
     (tmp_path / "claims.md").write_text(claims.table(results / "pacs")[0])
-    for name in ("preset", "start-2"):
+    others = ("preset", "start-2", "112-pixels", "resnet50")
+    for name in others:
         (tmp_path / f"claims-{name}.md").write_text(claims.table(results / "pacs" / name, measured=True)[0])
     (tmp_path / "claims-pooled.md").write_text(claims.pooled_table([results / "pacs", results / "pacs" / "preset"])[0])
     page = shutil.copy(results / "pacs-claims.md", tmp_path / "page.md")
-    assert pages.fill(page, tmp_path) == (["claims-pooled", "claims", "claims-preset", "claims-start-2"], [])
+    assert pages.fill(page, tmp_path) == (["claims-pooled", "claims", *(f"claims-{name}" for name in others)], [])
     assert page.read_text() == (results / "pacs-claims.md").read_text()
 
 
