@@ -7,6 +7,7 @@ from dap.errors import DapError
 from dap.specs import BestSpec, PruneSpec, TrainSpec, folder_name
 from dap.studies import read_study
 from dap.studies.grid import expand
+from dap.studies.study import check_targets
 
 STUDY = """
 name: small
@@ -121,8 +122,6 @@ def test_a_search_by_domains_that_are_left_out(tmp_path):
         ("method: dap", "dense: x", r"prune\[1\] has no option 'dense'"),
         ("{steps: 4}", "{steps: 4", "study.yaml, line 10 is not sound YAML"),
         ("{steps: 4}", "{steps: many}", "train.train.steps is 'many'; it must be a whole number"),
-        ("target: [", "target: [moon, ", "digits has no domain 'moon'; it has outline, plain, rotated, textured"),
-        ("{steps: 4}", "{steps: 4}\n  search: {trials: 2, leave_out: [moon]}", "digits has no domain 'moon'"),
         ("seed: [0, 1]", "seed: [0, x]", "seed is 'x'"),
         ("seed: [0, 1]", "seed: 1.5", "seed is 1.5; it must be a whole number"),
         ("seed: [0, 1]", "seed: []", "study.yaml stands for no run"),
@@ -137,6 +136,20 @@ def test_a_search_by_domains_that_are_left_out(tmp_path):
 def test_what_is_wrong_is_named_with_its_place(old, new, message, tmp_path):
     with pytest.raises(DapError, match=message):
         read_study(write(tmp_path, STUDY.replace(old, new)))
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("target: [", "target: [moon, "),
+        ("{steps: 4}", "{steps: 4}\n  search: {trials: 2, leave_out: [moon]}"),
+        ("train:\n", "model: {model: resnet18, suite: digits, target: moon}\ntrain:\n"),
+    ],
+)
+def test_a_domain_that_a_benchmark_does_not_have_is_named_before_anything_is_run(old, new, tmp_path):
+    study = read_study(write(tmp_path, STUDY.replace(old, new, 1)))  # which a report reads, too
+    with pytest.raises(DapError, match="digits has no domain 'moon'; it has outline, plain, rotated, textured"):
+        check_targets(study)
 
 
 def test_no_study(tmp_path):

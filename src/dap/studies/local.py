@@ -194,11 +194,19 @@ def _worker(pipe: Connection, folder: Path, threads: int, number: int) -> None:
 
     torch.set_num_threads(threads)
     device = f"cuda:{number % torch.cuda.device_count()}" if torch.cuda.is_available() else None
-    told = 0.0
+    told, at_work, asked = 0.0, False, False
+
+    def stop(number: int, frame: Any) -> None:  # a scheduler asks all processes at once
+        nonlocal asked
+        asked = True
+        if not at_work:
+            raise SystemExit(1)
+
+    signal.signal(signal.SIGTERM, stop)
 
     def tell(progress: Progress) -> None:
         nonlocal told
-        if pipe.poll():  # nobody is at the other end any more
+        if asked or pipe.poll():  # or nobody is at the other end any more
             raise SystemExit(1)
         if time.monotonic() - told > 0.2 or progress.step == progress.steps:
             pipe.send(progress)
@@ -207,6 +215,8 @@ def _worker(pipe: Connection, folder: Path, threads: int, number: int) -> None:
     try:
         while True:
             spec = pipe.recv()
+            at_work = True
             pipe.send(work_on(spec, folder, tell, device))
+            at_work = False
     except (EOFError, BrokenPipeError, ConnectionResetError, KeyboardInterrupt):
         pass

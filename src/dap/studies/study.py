@@ -123,7 +123,6 @@ def read_study(file: str | Path, out: str | Path | None = None) -> Study:
         raise DapError("the study has no `train:` and no `model:`: say which dense models it is about")
     dense = (*_trainings(values.get("train", []), threads), *_models(values.get("model", [])))
     for one in dense:
-        _check_targets(one)
         specs: list[TrainSpec | BestSpec | PruneSpec] = [] if isinstance(one, ModelSpec) else [one]
         specs += _prunings(values.get("prune", []), one, threads)
         for spec in specs:
@@ -133,6 +132,14 @@ def read_study(file: str | Path, out: str | Path | None = None) -> Study:
     if not study.runs:
         raise DapError(f"{file} stands for no run: a list in it is empty, or `model:` has no `prune:`")
     return study
+
+
+def check_targets(study: Study) -> None:
+    """Refuse to begin with a domain that a benchmark does not have; what a folder has, those know that open it."""
+    for spec in study.runs.values():
+        dense = spec.dense if isinstance(spec, PruneSpec) else spec
+        if isinstance(dense, TrainSpec | ModelSpec) and dense.suite in SUITES:
+            require_domains(dense.suite, dense.targets, SUITES[dense.suite].images)
 
 
 def keep_file(study: Study, file: str | Path) -> None:
@@ -168,13 +175,6 @@ def _models(values: Any) -> Iterator[ModelSpec]:
     """Dense models that were trained elsewhere."""
     for where, block in _blocks(values, "model"):
         yield from _on_images(ModelSpec, block, where)
-
-
-def _check_targets(dense: TrainSpec | BestSpec | ModelSpec) -> None:
-    """Before anything is run; what domains a folder has, those know that open it."""
-    for spec in dense.trainings if isinstance(dense, BestSpec) else (dense,):
-        if spec.suite in SUITES:
-            require_domains(spec.suite, spec.targets, SUITES[spec.suite].images)
 
 
 def _on_images(cls: type[_OnImages], block: dict[str, Any], where: str) -> Iterator[_OnImages]:

@@ -50,7 +50,7 @@ def study_run(
     from dap.runs.curves import tensorboard as curves
     from dap.studies import read_study
     from dap.studies.status import forget_failure, status_of
-    from dap.studies.study import keep_file
+    from dap.studies.study import check_targets, keep_file
     from dap.studies.watching import watched
     from dap.verbs.dry_run import dry_run_study
 
@@ -59,6 +59,7 @@ def study_run(
     if engine == "ray" and workers is not None:
         raise DapError("workers are processes on this machine: leave --workers out with --engine ray")
     plan = read_study(study, out)
+    check_targets(plan)
     runs = _part(plan, shard)
     settled = ("done",) if again else ("done", "failed")
     states = {run: status_of(plan, run).state for run in runs}
