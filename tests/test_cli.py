@@ -282,6 +282,14 @@ def test_a_study_with_failures(tmp_path: Path, monkeypatch, capsys: pytest.Captu
     assert capsys.readouterr().err == "dap: shard is '3/2'; give a part and how many there are, as in 2/5\n"
 
 
+def test_a_study_of_a_domain_that_is_not_there_does_not_begin(tmp_path: Path, monkeypatch, capsys) -> None:
+    (tmp_path / "study.yaml").write_text(STUDY.format(target="[plain, moon]", weights="null"))
+    monkeypatch.chdir(tmp_path)
+    assert main(["study", "run", "study.yaml"]) == 1
+    assert capsys.readouterr().err == "dap: digits has no domain 'moon'; it has outline, plain, rotated, textured\n"
+    assert not (tmp_path / "runs").exists()
+
+
 def test_evaluate_names_what_is_wrong(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["evaluate", str(tmp_path)]) == 1
     assert "no spec.json in" in capsys.readouterr().err
