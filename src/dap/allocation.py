@@ -218,7 +218,7 @@ def _best(scores: Tensor) -> int:
 
 
 def _too_sparse(sparsity: float, what: str) -> DapError:
-    return DapError(f"sparsity {sparsity} would not leave every layer {what}: lower it, or allow empty layers")
+    return DapError(f"sparsity {sparsity} would not leave every layer {what}: lower it, or pass allow_empty=True")
 
 
 def _not_sound() -> DapError:

@@ -5,7 +5,7 @@ whole channel: `GateLayout` alone knows which, so that one pruner serves every g
 """
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import torch
@@ -63,6 +63,15 @@ def by_weight(shape: Shape) -> Shape:
 def by_output_channel(shape: Shape) -> Shape:
     """One gate per row of a matrix or kernel of a convolution."""
     return (shape[0], *[1] * (len(shape) - 1))
+
+
+def keep_best(kept: Tensor, scores: Tensor, groups: Iterable[slice]) -> Tensor:
+    """`kept`, and of each group that would be empty the gate with the highest score."""
+    kept = kept.clone()
+    for group in groups:
+        if not kept[group].any():
+            kept[group.start + int(scores[group].argmax())] = True
+    return kept
 
 
 class Site(NamedTuple):
@@ -136,22 +145,28 @@ class GateLayout:
             yield slice(site.start, site.stop), part
 
     def sparsity(self, logits: Tensor) -> float:
-        """The share of weights that a mask `logits > 0` cuts."""
+        """The share of weights that `threshold(logits)` cuts."""
         kept = torch.zeros((), dtype=torch.int64, device=logits.device)
-        for piece, fan in self.pieces:
-            kept += torch.count_nonzero(logits[piece] > 0) * fan
+        for site in self.sites:
+            parts = logits[site.start : site.stop].split(_CHUNK)
+            kept += sum(torch.count_nonzero(part > 0) for part in parts).clamp(min=1) * site.fan
         return 1 - kept.item() / self.total
+
+    def threshold(self, logits: Tensor, allow_empty: bool = False) -> Masks:
+        """Masks of the gates above 0. A layer without one keeps its highest, unless it may be empty."""
+        slices = [slice(site.start, site.stop) for site in self.sites]
+        return self.masks(logits > 0 if allow_empty else keep_best(logits > 0, logits, slices))
 
     def masks(self, kept: Tensor) -> Masks:
         return Masks(self.expand(kept))
 
-    def cut(self, ranking: Tensor, sparsity: float, allow_empty: bool) -> Masks:
+    def cut(self, ranking: Tensor, sparsity: float, allow_empty: bool = False) -> Masks:
         """Masks that keep the gates that rank highest: at exactly this sparsity, or as close above as gates allow."""
         if self.gates == self.total:
             return global_masks(self.expand(ranking), sparsity, allow_empty=allow_empty)
         keep, fans = keep_count(self.total, sparsity), {site.name: site.fan for site in self.sites}
         if not allow_empty and keep < sum(fans.values()):
-            raise DapError(f"sparsity {sparsity} would not leave every layer a gate: lower it, or allow empty layers")
+            raise DapError(f"sparsity {sparsity} would not leave every layer a gate: lower it, or pass allow_empty=True")
         groups = {site.name: ranking[site.start : site.stop] for site in self.sites}
         return self.masks(torch.cat([*keep_groups(groups, fans, keep, allow_empty).values()]))
 

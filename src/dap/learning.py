@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn, TypeVar
 
 import numpy as np
 import torch
@@ -34,9 +34,7 @@ class Snapshot:
     relaxed_loss: float
     hard_loss: float
     validation: dict[str, float] = field(default_factory=dict)  # accuracy by source domain
-    # At a milestone: the ranking of this step, cut at exactly that sparsity. Every layer keeps a weight, if there are
-    # enough.
-    cut: Masks | None = None
+    cut: Masks | None = None  # at a milestone: the ranking of this step, cut at exactly that sparsity
 
     @property
     def sparsity(self) -> float:
@@ -48,15 +46,28 @@ class Snapshot:
         return sum(self.validation.values()) / len(self.validation) if self.validation else None
 
 
+_T = TypeVar("_T")
+
+
+class _ByMilestone(dict[float, _T]):
+    """A milestone that was not reached is an error that says which one was."""
+
+    def __missing__(self, milestone: float) -> NoReturn:
+        reached = f"the highest that was is {max(self)}" if self else "none was"
+        raise DapError(
+            f"milestone {milestone} was not reached, {reached}: path.masks_at({milestone}) cuts the final ranking there"
+        )
+
+
 @dataclass
 class MaskPath:
     """What one run of mask learning passed through, and where it ended."""
 
     pruner: Pruner
-    snapshots: dict[float, Snapshot] = field(default_factory=dict)  # by milestone
+    snapshots: dict[float, Snapshot] = field(default_factory=_ByMilestone)  # by milestone
     # By milestone, where masks are averaged: the paper's masks of a single step, the first whose λ̃ reaches it, cut
     # there.
-    raw: dict[float, Masks] = field(default_factory=dict)
+    raw: dict[float, Masks] = field(default_factory=_ByMilestone)
     # A row per step: the fields of `StepStats` that have a value.
     history: list[dict[str, Any]] = field(default_factory=list)
     best: Snapshot | None = None  # on source validation; of equals the sparser
@@ -67,9 +78,9 @@ class MaskPath:
         """The final hard masks."""
         return self.pruner.masks()
 
-    def masks_at(self, sparsity: float) -> Masks:
-        """Masks of exactly this sparsity, cut from the final ranking."""
-        return self.pruner.masks(sparsity=sparsity)
+    def masks_at(self, sparsity: float, *, allow_empty: bool = False) -> Masks:
+        """Masks of exactly this sparsity, cut from the final ranking. No layer is emptied unless `allow_empty`."""
+        return self.pruner.masks(sparsity, allow_empty=allow_empty)
 
 
 def learn_masks(
@@ -171,7 +182,7 @@ class _Learning:
         path = self.path
         if path.pruner.config.average:
             early = [m for m in self.milestones if m not in path.raw and stats.raw_sparsity >= m]
-            path.raw |= {milestone: _cut(path.pruner, milestone, raw=True) for milestone in early}
+            path.raw |= {milestone: path.pruner.masks(milestone, raw=True) for milestone in early}
         reached = [m for m in self.milestones if m not in path.snapshots and stats.sparsity >= m]
         due = path.pruner.finished or (self.eval_every is not None and stats.step % self.eval_every == 0)
         if not (reached or due):
@@ -180,7 +191,7 @@ class _Learning:
         scores = self._accuracies(masks, self.validation)
         hard_loss = _hard_loss(path.pruner, masks, batches)
         snapshot = Snapshot(stats.step, masks, relaxed_loss=stats.loss, hard_loss=hard_loss, validation=scores)
-        path.snapshots |= {milestone: replace(snapshot, cut=_cut(path.pruner, milestone)) for milestone in reached}
+        path.snapshots |= {milestone: replace(snapshot, cut=path.pruner.masks(milestone)) for milestone in reached}
         if self.validation and (path.best is None or _merit(snapshot) >= _merit(path.best)):
             path.best = snapshot
         return snapshot
@@ -212,18 +223,13 @@ def _check(
         if not 0 < milestone <= pruner.config.target_sparsity:
             target = pruner.config.target_sparsity
             raise DapError(f"milestone {milestone} is out of reach: it must lie between 0 and target_sparsity={target}")
+    if milestones:
+        pruner.masks(max(milestones))  # an error if it would not leave every layer something
     check_held_out(validation)
     check_held_out(watch)
     for name, every in {"eval_every": eval_every, "checkpoint_every": checkpoint_every}.items():
         if every is not None and every < 1:
             raise DapError(f"{name} is {every}; it must be at least 1")
-
-
-def _cut(pruner: Pruner, sparsity: float, raw: bool = False) -> Masks:
-    try:
-        return pruner.masks(sparsity, raw=raw, allow_empty=False)
-    except DapError:  # fewer weights are left than there are layers
-        return pruner.masks(sparsity, raw=raw)
 
 
 def _merit(snapshot: Snapshot) -> tuple[float, float]:
@@ -290,7 +296,7 @@ def _restore(path: MaskPath, checkpoint: str | Path, domains: list[str], looks: 
     def masks_of(name: str) -> Masks:
         return Masks.from_bytes(tensors[name].numpy().tobytes(), str(checkpoint))
 
-    path.raw = {float(name.removeprefix("raw.")): masks_of(name) for name in tensors if name.startswith("raw.")}
+    path.raw |= {float(name.removeprefix("raw.")): masks_of(name) for name in tensors if name.startswith("raw.")}
     for key, (step, relaxed_loss, hard_loss, accuracies) in values["snapshots"].items():
         cut = masks_of(f"cut.{key}") if f"cut.{key}" in tensors else None
         snapshot = Snapshot(step, masks_of(f"masks.{key}"), relaxed_loss, hard_loss, accuracies, cut)

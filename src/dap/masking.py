@@ -6,7 +6,8 @@ calling a submodule, is really masked.
 """
 
 import copy
-from collections.abc import Iterator, Mapping, Sequence
+import warnings
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from fnmatch import fnmatchcase
 from typing import Any
@@ -18,10 +19,12 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from dap.errors import DapError
 from dap.masks import Masks
+from dap.outputs import Outputs
 
 _TRANSPOSED = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
 _CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d, *_TRANSPOSED)
 _ATTENTION_WEIGHTS = ("in_proj_weight", "q_proj_weight", "k_proj_weight", "v_proj_weight")
+_LITTLE = 0.5  # a model of which a smaller share can be masked is probably not what the user thinks it is
 
 
 def maskable_weights(
@@ -29,19 +32,23 @@ def maskable_weights(
 ) -> dict[str, nn.Parameter]:
     """Every weight matrix or kernel of convolutions, linear layers and attention, by its name in the model.
 
-    Biases, norms and embeddings are never masked, nor is a matrix that is also an embedding. A tied weight appears
-    once, under its first name. `include` and `exclude` are shell patterns over names, such as `"layer4.*"`.
+    Biases, norms and embeddings are not masked by default, nor is a matrix that is also an embedding. A tied weight
+    appears once, under its first name. `include` and `exclude` are shell patterns over names, such as `"layer4.*"`. A
+    pattern of `include` that matches none of these weights selects among all other parameters with at least two
+    dimensions: `include=("*", "lstm.weight_*")` masks a recurrent layer beside everything else.
     """
     if isinstance(include, str) or isinstance(exclude, str):
         raise DapError("include and exclude are lists of patterns, not one string")
-    every, computed = every_weight(model), _computed(model)
+    every, computed, others = every_weight(model), _computed(model), _other_matrices(model)
     for pattern in (*include, *exclude):
-        if not any(fnmatchcase(name, pattern) for name in (*every, *computed)):
-            some = ", ".join([*every][:2])
+        if not any(fnmatchcase(name, pattern) for name in (*every, *computed, *others)):
+            some = ", ".join([*every, *others][:2])
             raise DapError(f"no maskable weight matches {pattern!r}: their names are such as {some or 'none'}")
+    added = [pattern for pattern in include if not any(fnmatchcase(name, pattern) for name in (*every, *computed))]
 
     def is_chosen(name: str) -> bool:
-        included = not include or any(fnmatchcase(name, pattern) for pattern in include)
+        patterns = added if name in others else include
+        included = any(fnmatchcase(name, pattern) for pattern in patterns) or not (include or name in others)
         return included and not any(fnmatchcase(name, pattern) for pattern in exclude)
 
     if found := next(filter(is_chosen, computed), None):
@@ -49,9 +56,33 @@ def maskable_weights(
             f"{found} is computed from other tensors (a parametrization, weight norm or pruning hook) and cannot be "
             f"masked: make it a plain parameter first, or leave it out with exclude=({found!r},)"
         )
-    weights = {name: parameter for name, parameter in every.items() if is_chosen(name)}
+    weights = {name: parameter for name, parameter in model.named_parameters() if name in every or name in others}
+    weights = {name: parameter for name, parameter in weights.items() if is_chosen(name)}
     _check(weights, include, exclude)
+    if not include and not exclude:
+        _warn_if_little(model, weights)
     return weights
+
+
+def _other_matrices(model: nn.Module) -> dict[str, nn.Parameter]:
+    """Parameters with two dimensions or more that are masked only if `include` names them."""
+    every = every_weight(model)
+    lazy = nn.parameter.is_lazy
+    return {n: p for n, p in model.named_parameters() if n not in every and not lazy(p) and p.ndim > 1}
+
+
+def _warn_if_little(model: nn.Module, weights: Mapping[str, Tensor]) -> None:
+    lazy = nn.parameter.is_lazy
+    sizes = {name: parameter.numel() for name, parameter in model.named_parameters() if not lazy(parameter)}
+    share = sum(sizes[name] for name in weights) / sum(sizes.values())
+    if share < _LITTLE:
+        left_out = sorted(_other_matrices(model), key=sizes.__getitem__, reverse=True)[:3]
+        remedy = f": to mask one of them, name it, as in include=('*', {left_out[0]!r})" if left_out else ""
+        warnings.warn(
+            f"only {share:.2%} of the model's parameters can be masked, those of Conv, Linear and MultiheadAttention "
+            f"layers. The largest left out are {', '.join(left_out) or 'no matrices'}{remedy}",
+            stacklevel=2,
+        )
 
 
 def every_weight(model: nn.Module) -> dict[str, nn.Parameter]:
@@ -116,7 +147,8 @@ class MaskedModel:
 
     def __init__(self, model: nn.Module, include: Sequence[str] = (), exclude: Sequence[str] = ()):
         self.model = model
-        self.weights = {name: w.detach() for name, w in maskable_weights(model, include, exclude).items()}
+        self._all = {name: w.detach() for name, w in maskable_weights(model, include, exclude).items()}
+        self.weights = dict(self._all)
 
         for name, module in model.named_modules():
             if getattr(module, "track_running_stats", True) is False and isinstance(module, _BatchNorm):
@@ -131,7 +163,82 @@ class MaskedModel:
         # Copies, since a module may write to its buffers even in eval mode.
         state |= {name: buffer.clone() for name, buffer in self.model.named_buffers()}
         with frozen(self.model):
-            return functional_call(self.model, {**state, **weights}, (inputs,), options)
+            return call_with(self.model, {**state, **weights}, inputs, **options)
+
+    def leave_out(self, names: Collection[str]) -> None:
+        """Mask all weights but these."""
+        self.weights = {name: weight for name, weight in self._all.items() if name not in names}
+
+    def unused(self, inputs: Tensor) -> list[str]:
+        """The masked weights that the logits of `inputs` do not depend on, such as those of heads for training alone.
+
+        If the logits depend on none at all, nothing is known, and the list is empty.
+        """
+        with torch.enable_grad():
+            leaves = {name: weight.detach().requires_grad_() for name, weight in self.weights.items()}
+            reached = _leaves_of(Outputs.of(self(leaves, inputs)).logits)
+        unused = [name for name, leaf in leaves.items() if id(leaf) not in reached]
+        return unused if len(unused) < len(leaves) else []
+
+
+def warn_unused(unused: Sequence[str], weights: Mapping[str, Tensor]) -> None:
+    """Say that `unused`, of these weights, are left out."""
+    share = sum(weights[name].numel() for name in unused) / sum(weight.numel() for weight in weights.values())
+    some = ", ".join(unused[:3]) + (f" and {len(unused) - 3} more" if len(unused) > 3 else "")
+    warnings.warn(
+        f"{share:.1%} of the maskable weights take no part in an evaluation pass and are left out ({some}): sparsity "
+        f"is a share of the rest",
+        stacklevel=3,
+    )
+
+
+def call_with(model: nn.Module, tensors: Mapping[str, Tensor], inputs: Tensor, **options: Any) -> Any:
+    """The outputs of `model` with `tensors`, by name, in place of its own parameters and buffers.
+
+    A tensor replaces every tied one. Afterwards the model holds its own tensors again, the very same objects, also if
+    a module is registered under several names: `functional_call` alone would swap such a module's tensors once per
+    name and put them back in the wrong order, so that each place is passed to it once.
+    """
+    named = dict(model.named_parameters(remove_duplicate=False)) | dict(model.named_buffers(remove_duplicate=False))
+    given = {id(named[name]): tensor for name, tensor in tensors.items()}
+    places = {}
+    for path, module in model.named_modules():  # each module once
+        for own in (module.named_parameters, module.named_buffers):
+            for key, tensor in own(recurse=False, remove_duplicate=False):
+                if id(tensor) in given:
+                    places[f"{path}.{key}" if path else key] = given[id(tensor)]
+    with _flat_weights(model, given):
+        return functional_call(model, places, (inputs,), options, tie_weights=False)
+
+
+@contextmanager
+def _flat_weights(model: nn.Module, given: Mapping[int, Tensor]) -> Iterator[None]:
+    """Recurrent layers run on a list of their own, beside their parameters."""
+    layers = [module for module in model.modules() if isinstance(module, nn.RNNBase)]
+    lists = [layer._flat_weights for layer in layers]
+    try:
+        for layer, own in zip(layers, lists, strict=True):
+            layer._flat_weights = [given.get(id(weight), weight) for weight in own]
+        yield
+    finally:
+        for layer, own in zip(layers, lists, strict=True):
+            layer._flat_weights = own
+
+
+def _leaves_of(end: Tensor) -> set[int]:
+    """The ids of the leaves that a tensor was computed from."""
+    found: set[int] = set()
+    seen: set[Any] = set()
+    ahead: list[Any] = [end.grad_fn]
+    while ahead:
+        node = ahead.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        if hasattr(node, "variable"):
+            found.add(id(node.variable))
+        ahead += [before for before, _ in node.next_functions]
+    return found
 
 
 @contextmanager

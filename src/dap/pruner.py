@@ -13,7 +13,7 @@ from dap.backward import domain_gradients, task_gradient
 from dap.config import PruneConfig
 from dap.errors import DapError
 from dap.gates import GateLayout, Pieces, Shape, by_weight, pull, relax, relax_gradient, weigh
-from dap.masking import MaskedModel
+from dap.masking import MaskedModel, warn_unused
 from dap.masks import Masks
 from dap.objectives import Erm, Objective
 from dap.objectives.objective import Batches, Gradients, Loss
@@ -76,16 +76,22 @@ class Pruner:
         self.config = (config or PruneConfig()).resolved(channels=isinstance(granularity, Channels))
         self.ranks = ranks
         self.masked = MaskedModel(model, self.config.include, self.config.exclude)
-        self.layout = (
-            ChannelLayout(model, granularity)
-            if isinstance(granularity, Channels)
-            else GateLayout(self.masked.weights, granularity)
-        )
+        self.granularity = granularity
         self.steps_done = 0
         self.reached = 0.0  # the sparsity of `masks()`
         self.device = next(iter(self.masked.weights.values())).device
         self.objective = Objective.of(objective or Erm()).to(self.device)
         self.network = partial(self.masked, **asking(model, self.objective.needs))
+        self.coefficient = make_coefficient(self.config)
+        self.unused: tuple[str, ...] | None = None  # weights that are left out; None: not known before the first step
+        self._make_gates()
+
+    def _make_gates(self) -> None:
+        self.layout = (
+            ChannelLayout(self.masked.model, self.granularity)
+            if isinstance(self.granularity, Channels)
+            else GateLayout(self.masked.weights, self.granularity)
+        )
         start = math.log(self.config.p_init / (1 - self.config.p_init))
         # λ̃ = λ − α·S̄ is what is kept, not λ: every step reads it, its gradient is that of λ, and S̄ rarely changes.
         self.effective = torch.full((self.layout.gates,), start, device=self.device)
@@ -100,7 +106,6 @@ class Pruner:
             eps=self.config.adam_eps,
             fused=True,
         )
-        self.coefficient = make_coefficient(self.config)
 
     # ---- one step
 
@@ -112,7 +117,10 @@ class Pruner:
         """
         check_domains(self.config, batches)
         try:
-            return self._step(self.steps_done + 1, to_device(batches, self.device))
+            batches = to_device(batches, self.device)
+            if self.unused is None:
+                self._leave_out(self._find_unused(batches))
+            return self._step(self.steps_done + 1, batches)
         finally:
             # Under a long-lived autocast its cache would keep the masked weights of every step.
             torch.clear_autocast_cache()
@@ -140,7 +148,7 @@ class Pruner:
         coefficient = self.coefficient(seen)
         deviation = expected - (1 - target)
         norm = self._add_sparsity_gradient(gradient, priced[0], 2 * coefficient * deviation / self.layout.total)
-        if not math.isfinite(norm):
+        if not (math.isfinite(size) and math.isfinite(norm)):  # clipping by value would hide an infinite gradient
             self.coefficient.state = remembered
             raise DapError(f"the gradient is NaN or infinite at step {step}, with a loss of {loss:.4g}")
 
@@ -166,6 +174,21 @@ class Pruner:
             sparsity=averaged,
             raw_sparsity=raw,
         )
+
+    def _find_unused(self, batches: Batches) -> tuple[str, ...]:
+        """The weights that no domain's forward pass uses. Channels are found by such a pass already."""
+        if isinstance(self.granularity, Channels):
+            return ()
+        unused = set.intersection(*(set(self.masked.unused(inputs)) for inputs, _ in batches.values()))
+        return tuple(name for name in self.masked.weights if name in unused)
+
+    def _leave_out(self, unused: tuple[str, ...] | None) -> None:
+        if unused:
+            warn_unused(unused, self.masked.weights)
+        if unused or self.unused:
+            self.masked.leave_out(unused or ())
+            self._make_gates()
+        self.unused = unused
 
     def _updates_sensitivity(self, step: int) -> bool:
         return bool(self.config.alpha) and step >= self.config.f_start and step % self.config.f_update == 0
@@ -247,22 +270,23 @@ class Pruner:
         """The logits that masks are cut from, one per gate: averaged where `average` is set, else λ̃."""
         return (self.effective if self.average is None or raw else self.average).clone()
 
-    def masks(self, sparsity: float | None = None, *, raw: bool = False, allow_empty: bool = True) -> Masks:
+    def masks(self, sparsity: float | None = None, *, raw: bool = False, allow_empty: bool = False) -> Masks:
         """The hard masks at this step: logits above 0 or, with `sparsity`, exactly that share of the weights cut.
 
-        `raw` takes the paper's λ̃ where averaged logits are the default. The ranking may leave a layer nothing, unless
-        `allow_empty` is false.
+        `raw` takes the paper's λ̃ where averaged logits are the default. Every layer keeps at least its best weight,
+        unless `allow_empty`.
         """
         ranking = self.ranking(raw)
         if sparsity is None:
-            return self.layout.masks(ranking > 0)
+            return self.layout.threshold(ranking, allow_empty)
         return self.layout.cut(ranking, sparsity, allow_empty)
 
-    def sampled_masks(self, seed: int) -> Masks:
-        """Masks drawn from the learned distribution: each gate kept with probability σ(λ̃)."""
+    def sampled_masks(self, seed: int, *, allow_empty: bool = False) -> Masks:
+        """Masks drawn from the learned distribution: each gate is kept with probability σ(λ̃)."""
         generator = torch.Generator(self.device).manual_seed(seed)
-        keep = torch.bernoulli(self.effective.sigmoid(), generator=generator)
-        return self.layout.masks(keep.bool())
+        drawn = torch.bernoulli(self.effective.sigmoid(), generator=generator)
+        # A gate that is not drawn ranks below 0, by its logit: a layer without any keeps its most probable.
+        return self.layout.threshold(torch.where(drawn.bool(), 1.0, self.effective.sigmoid() - 1), allow_empty)
 
     @property
     def finished(self) -> bool:
@@ -280,6 +304,7 @@ class Pruner:
             "tensors": {name: tensor.clone() for name, tensor in tensors.items() if tensor is not None},
             "steps_done": self.steps_done,
             "reached": self.reached,
+            "unused": self.unused,
             "gates": self.layout.gates,
             "coefficient": self.coefficient.state,
             "config": dataclasses.asdict(self.config),
@@ -290,7 +315,9 @@ class Pruner:
         return {name: list(weight.shape) for name, weight in self.layout.weights.items()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from a state of the same model under the same configuration."""
+        """Resume from a state of the same model under the same configuration."""
+        unused = state.get("unused", ())  # earlier versions masked them, too
+        self._leave_out(None if unused is None else tuple(name for name in unused if name in self._shapes()))
         shapes = self._shapes()
         for name in {**shapes, **state["weights"]}:
             if shapes.get(name) != state["weights"].get(name):

@@ -17,7 +17,7 @@ from dap.config import UNSET, PruneConfig, TrainConfig
 from dap.criteria import CHANNEL_LEVEL, CRITERIA, Calibration, News, Scores
 from dap.errors import DapError
 from dap.layout import folder_of
-from dap.masking import bake, every_weight, is_transposed, maskable_weights
+from dap.masking import MaskedModel, bake, every_weight, is_transposed, maskable_weights, warn_unused
 from dap.masks import Masks
 from dap.methods import BY_FLOPS, METHODS
 from dap.norms import estimate_norms, norms_of
@@ -168,9 +168,19 @@ class _Pruning:
             options["config"] = self.train
         scores = criterion(self.model, self.data, **options)
         scores.channels = channels
+        if channels is None and not METHODS[self.method].learns:  # mask learning has left them out itself
+            self._leave_out_unused(scores)
         if self.allocation in _BY_CHANNEL or ":" in self.allocation:
             _keep_whole(scores, self.model, self.data, self.allocation)
         return scores
+
+    def _leave_out_unused(self, scores: Scores) -> None:
+        masked = MaskedModel(self.model, self.config.include, self.config.exclude)
+        unused = masked.unused(self.data.inputs(next(iter(masked.weights.values())).device))
+        if unused:
+            warn_unused(unused, masked.weights)
+        for name in unused:
+            del scores[name]
 
     def _finetune(self, sparse: nn.Module, masks: Masks, wish: str) -> Path | None:
         """Train on, in place; the file that it was saved in on the way."""
@@ -241,10 +251,12 @@ def _cut_channels(scores: Scores, sparsity: float, uniform: bool) -> Masks:
 
 
 def _keep_whole(scores: Scores, model: nn.Module, data: Calibration, allocation: str) -> None:
-    """Leave whole what cannot be cut so: the head, whose channels are the classes, and transposed convolutions."""
+    """Leave whole what cannot be cut so: the head, whose channels are the classes, transposed convolutions, and weights
+    of other layers that `include` has added, whose outputs may be along any dimension."""
+    weights = every_weight(model)
     whole = {f"{path}.weight" for path, module in model.named_modules() if is_transposed(module)}
+    whole |= set(scores) - set(weights)
     if allocation in _BY_CHANNEL:
-        weights = every_weight(model)
         whole |= set(order_of_use(model, weights, data.inputs(next(iter(weights.values())).device))[-1:])
     for name in whole & set(scores):
         scores[name] = torch.full((1,), math.inf).expand(scores[name].shape)

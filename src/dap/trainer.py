@@ -9,13 +9,13 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
 from torch.nn.modules.batchnorm import _NormBase
 
 from dap.averaging import Swad
 from dap.backward import task_gradient
 from dap.config import TrainConfig
 from dap.errors import DapError
+from dap.masking import call_with
 from dap.masks import Masks
 from dap.objectives import Objective
 from dap.objectives.objective import Batches, Gradient, Gradients, Weights
@@ -140,7 +140,7 @@ class Trainer:
         options = asking(self.model, self.objective.needs)
 
         def network(weights: Weights, inputs: Tensor) -> Any:
-            return functional_call(self.model, dict(weights), (inputs,), options)
+            return call_with(self.model, weights, inputs, **options)
 
         def gradient_of(weights: Weights, batches: Batches) -> Gradient:
             # Norm layers in training mode see all domains as one batch, however large: that is what is trained.

@@ -8,7 +8,7 @@ import torch
 
 import dap
 from conftest import MODELS, make_batches, make_model
-from dap.gates import by_output_channel
+from dap.gates import by_output_channel, by_weight
 
 CONFIG = dap.PruneConfig(steps=12, target_sparsity=0.9, alpha=1.0, f_update=2)
 
@@ -47,12 +47,33 @@ def test_exact_sparsity_and_a_usable_sparse_model(kind):
     pruner, _ = run(model)
     total = pruner.layout.total
     for sparsity in (0, 0.123, 0.5, 0.8, 1):
-        masks = pruner.masks(sparsity=sparsity)
+        masks = pruner.masks(sparsity=sparsity, allow_empty=sparsity == 1)
         assert masks.kept == total - round(sparsity * total)
         sparse = dap.bake(model, masks).eval()
         zeros = sum(int((sparse.get_parameter(name)[~mask] == 0).sum()) for name, mask in masks.items())
         assert zeros == round(sparsity * total)
         assert torch.isfinite(sparse(make_batches()["domain 0"][0])).all()
+
+
+@pytest.mark.parametrize("kind", MODELS)
+@pytest.mark.parametrize("granularity", [by_weight, by_output_channel])
+def test_no_layer_is_emptied_unless_asked(kind, granularity):
+    config = dap.PruneConfig(steps=12, target_sparsity=0.9, average=0.5)
+    pruner, _ = run(make_model(kind), config, granularity=granularity)
+    head = pruner.layout.sites[-1]
+    for logits in (pruner.effective, pruner.average):
+        logits[head.start : head.stop] = -5 - torch.rand(head.stop - head.start)  # all below every other layer's
+    for masks in (pruner.masks(), pruner.masks(raw=True), pruner.masks(0.5), pruner.sampled_masks(0)):
+        assert masks.by_layer()[head.name] < 1
+        assert dap.bake(pruner.masked.model, masks).get_parameter(head.name).any()
+    best = pruner.average[head.start : head.stop].argmax()
+    assert pruner.masks()[head.name].flatten().nonzero()[0] == best * head.fan
+    assert pruner.layout.sparsity(pruner.average) == pytest.approx(pruner.masks().sparsity)
+    for masks in (pruner.masks(allow_empty=True), pruner.masks(0.5, allow_empty=True)):
+        assert masks.by_layer()[head.name] == 1
+    with pytest.raises(dap.DapError, match=r"would not leave every layer .*: lower it, or pass allow_empty=True"):
+        pruner.masks(1.0)
+    assert pruner.masks(1.0, allow_empty=True).kept == 0
 
 
 @pytest.mark.parametrize("kind", MODELS)

@@ -90,7 +90,7 @@ class Ladder:
             name: _ordered(size, torch.ones_like(size).bool() if denser is None else denser[name], sparser[name], above)
             for name, size in sizes.items()
         }
-        return global_masks(ranks, share, allow_empty=True)
+        return global_masks(ranks, share)
 
     def first(self, meets: Callable[[Rung], bool], on_try: Callable[[int, int, str], None] | None = None) -> Rung:
         """The least that is cut to meet a wish, which a sparser model meets, too.

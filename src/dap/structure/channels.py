@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from dap.errors import DapError
-from dap.gates import Pieces
+from dap.gates import Pieces, keep_best
 from dap.masks import Masks
 
 # Kernels work on blocks of so many channels: in a wide group a number between costs as much as the next block.
@@ -92,18 +92,18 @@ class Channels:
 
     # ---- what to keep
 
-    def cut(self, scores: Tensor, removed: float, *, uniform: bool = False) -> Tensor:
+    def cut(self, scores: Tensor, removed: float, *, uniform: bool = False, allow_empty: bool = False) -> Tensor:
         """Keep the best channels such that at least `removed` of the multiplications go, and hardly more.
 
-        The lowest scores go, wherever they are, or with `uniform` the same share of every group. A group keeps one
-        channel at least, and all if their scores are infinite.
+        The lowest scores go, wherever they are, or with `uniform` the same share of every group. A group keeps all its
+        channels if their scores are infinite, and one at least unless it may be empty.
         """
         if not 0 <= removed < 1:
             raise DapError(f"the share of FLOPs to cut is {removed}; it is a share between 0 and 1")
         scores = scores.detach().cpu().double()
         if scores.isnan().any():
             raise DapError("the scores hold NaN: the run that made them is not sound")
-        keep = self._cutter(scores, uniform)
+        keep = self._cutter(scores, uniform, least=int(not allow_empty))
         low, high = 0, self.total  # at `high` enough is gone
         if self.flops(keep(high)) > 1 - removed:
             least = 1 - self.flops(keep(high))
@@ -113,7 +113,7 @@ class Channels:
             low, high = (middle + 1, high) if self.flops(keep(middle)) > 1 - removed else (low, middle)
         return keep(high)
 
-    def _cutter(self, scores: Tensor, uniform: bool) -> Callable[[int], Tensor]:
+    def _cutter(self, scores: Tensor, uniform: bool, least: int) -> Callable[[int], Tensor]:
         """What is kept at each of `total` degrees: every degree keeps less than the one before, or the same."""
         ranks = torch.argsort(torch.argsort(scores, stable=True), stable=True)
         best = {name: torch.argsort(scores[group], descending=True, stable=True) for name, group in self.groups.items()}
@@ -124,7 +124,7 @@ class Channels:
                 size = group.stop - group.start
                 count = size - size * degree // self.total if uniform else int((ranks[group] >= degree).sum())
                 block = _BLOCK if size >= _WIDE else 1
-                kept[group.start + best[name][: max(1, -(-count // block) * block)]] = True
+                kept[group.start + best[name][: max(least, -(-count // block) * block)]] = True
             return kept
 
         return keep
@@ -177,14 +177,19 @@ class ChannelLayout:
         yield self.slices[0], total[:-1]
 
     def sparsity(self, logits: Tensor) -> float:
-        """The share of FLOPs that a mask `logits > 0` cuts."""
-        return 1 - self.channels.flops(logits > 0)
+        """The share of FLOPs that `threshold(logits)` cuts."""
+        return 1 - self.channels.flops(keep_best(logits > 0, logits, self.channels.groups.values()))
+
+    def threshold(self, logits: Tensor, allow_empty: bool = False) -> Masks:
+        """Masks of the channels above 0. A group without one keeps its highest, unless it may be empty."""
+        groups = self.channels.groups.values()
+        return self.masks(logits > 0 if allow_empty else keep_best(logits > 0, logits, groups))
 
     def masks(self, kept: Tensor) -> Masks:
         return self.channels.masks(kept)
 
     def cut(self, ranking: Tensor, sparsity: float, allow_empty: bool = False) -> Masks:
-        return self.channels.masks(self.channels.cut(ranking, sparsity))
+        return self.channels.masks(self.channels.cut(ranking, sparsity, allow_empty=allow_empty))
 
 
 def _along(values: Tensor, dim: int, ndim: int) -> Tensor:
