@@ -232,3 +232,20 @@ def test_what_is_watched_is_told_and_chooses_nothing():
     assert told[1].watched["unseen"] == next(iter(told[1].validation.values()))
     assert [row for row in path.history if row.pop("watched", True)] == unwatched.history
     assert path.best.step == unwatched.best.step
+
+
+def test_a_milestone_that_was_not_reached_is_named():
+    config = dap.PruneConfig(steps=20, target_sparsity=0.9, stop_at=0.3)
+    path = dap.learn_masks(make_model("convolutional"), SOURCES, config, milestones=(0.2, 0.8))
+    assert path.snapshots.get(0.8) is None
+    with pytest.raises(DapError, match=r"milestone 0\.8 was not reached, the highest that was is 0\.2: path.masks_at"):
+        path.snapshots[0.8]
+    path.snapshots.clear()
+    with pytest.raises(DapError, match=r"milestone 0\.8 was not reached, none was"):
+        path.snapshots[0.8]
+
+
+def test_a_milestone_that_would_empty_a_layer_is_refused_at_once():
+    config = dap.PruneConfig(steps=5, target_sparsity=0.9999)
+    with pytest.raises(DapError, match=r"sparsity 0\.9999 would not leave every layer a weight"):
+        dap.learn_masks(make_model("convolutional"), SOURCES, config, milestones=(0.5, 0.9999), on_step=pytest.fail)

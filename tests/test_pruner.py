@@ -233,7 +233,9 @@ def test_masks_and_their_sparsity():
 def test_ties_are_cut_exactly():
     pruner = dap.Pruner(make_model("convolutional"), dap.PruneConfig(steps=5))  # all logits equal
     for sparsity in (0.1, 1 / 3, 0.5, 0.999):
-        assert pruner.masks(sparsity, allow_empty=True).kept == pruner.layout.total - round(sparsity * pruner.layout.total)
+        assert pruner.masks(sparsity, allow_empty=True).kept == pruner.layout.total - round(
+            sparsity * pruner.layout.total
+        )
     assert pruner.masks(0.5) == pruner.masks(0.5)
 
 
@@ -293,3 +295,40 @@ def test_state_of_18_bytes_per_weight():
     pruner.step({name: (torch.randn(4, 1000), torch.randint(100, (4,))) for name in "ab"})
     state = pruner.state_dict()["tensors"].values()
     assert sum(t.numel() * t.element_size() for t in state) <= 18.5 * pruner.layout.total
+
+
+class _Infinite(torch.autograd.Function):
+    """The identity, whose gradient is infinite in one place."""
+
+    @staticmethod
+    def forward(ctx, x):
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, gradient):
+        gradient = gradient.clone()
+        gradient[0, 0] = float("inf")
+        return gradient
+
+
+@pytest.mark.parametrize("coefficient", ["paper", "paced"])
+def test_an_infinite_gradient_is_an_error_that_leaves_the_pruner_unchanged(coefficient):
+    class Model(torch.nn.Linear):
+        infinite = False
+
+        def forward(self, inputs):
+            return _Infinite.apply(super().forward(inputs)) if self.infinite else super().forward(inputs)
+
+    model = Model(4, 3)
+    pruner = dap.Pruner(model, dap.PruneConfig(steps=9, alpha=0, coefficient=coefficient))
+    batches = {"here": (torch.rand(6, 4), torch.randint(3, (6,)))}
+    pruner.step(batches)
+    before = pruner.state_dict()
+    model.infinite = True
+    with pytest.raises(dap.DapError, match="the gradient is NaN or infinite at step 2"):
+        pruner.step(batches)
+    after = pruner.state_dict()
+    assert all(torch.equal(tensor, after["tensors"][name]) for name, tensor in before.pop("tensors").items())
+    assert all(after[name] == value for name, value in before.items())
+    model.infinite = False
+    assert pruner.step(batches).step == 2

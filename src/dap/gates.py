@@ -166,7 +166,9 @@ class GateLayout:
             return global_masks(self.expand(ranking), sparsity, allow_empty=allow_empty)
         keep, fans = keep_count(self.total, sparsity), {site.name: site.fan for site in self.sites}
         if not allow_empty and keep < sum(fans.values()):
-            raise DapError(f"sparsity {sparsity} would not leave every layer a gate: lower it, or pass allow_empty=True")
+            raise DapError(
+                f"sparsity {sparsity} would not leave every layer a gate: lower it, or pass allow_empty=True"
+            )
         groups = {site.name: ranking[site.start : site.stop] for site in self.sites}
         return self.masks(torch.cat([*keep_groups(groups, fans, keep, allow_empty).values()]))
 

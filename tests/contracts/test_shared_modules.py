@@ -187,3 +187,18 @@ def test_export(model, tmp_path):
     with unchanged(sparse):
         assert export_onnx(sparse, tmp_path / "model.onnx", ModelCard(("a", "b", "c"), 8), IMAGES, sparse) < 1e-5
         assert export_program(sparse, tmp_path / "model.pt2", IMAGES, sparse) < 1e-5
+
+
+def test_a_backbone_with_shared_modules():
+    """timm's CoaT shares the encodings of positions between blocks."""
+    import timm
+
+    torch.manual_seed(0)
+    model = timm.create_model("coat_tiny", img_size=32, num_classes=3)
+    paths = [path for path, _ in model.named_modules(remove_duplicate=False)]
+    assert len(paths) > len([*model.modules()])
+    batches = {domain: (torch.randn(2, 3, 32, 32), torch.randint(3, (2,))) for domain in ("a", "b")}
+    with unchanged(model):
+        pruner = dap.Pruner(model, LEARN)
+        pruner.step(batches)
+        dap.bake(model, pruner.masks(0.5))
