@@ -59,7 +59,7 @@ def check_plain(model: object) -> None:
     for name, parameter in model.named_parameters():
         if nn.parameter.is_lazy(parameter):
             continue  # has no values yet
-        if parameter.is_inference():
+        if parameter.is_inference() and not torch.is_inference_mode_enabled():
             raise DapError(
                 f"{name} was made in torch.inference_mode and takes part in no gradient: give copy.deepcopy(model), "
                 f"made outside of it"

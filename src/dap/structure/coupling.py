@@ -32,6 +32,7 @@ def find_channels(
     several wide groups looks at, for instance, those whose weights `include` and `exclude` leave out, and the outputs
     of the last layer.
     """
+    inputs = inputs.clone()  # a model may change them in place
     names = {id(module): path for path, module in model.named_modules()}
     chosen, weights = set(maskable_weights(model, include, exclude)), every_weight(model)
     head = order_of_use(model, weights, inputs)[-1]
