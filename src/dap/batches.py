@@ -14,7 +14,8 @@ def as_batch(found: Any, origin: str) -> tuple[Tensor, Tensor]:
     if not isinstance(found, tuple | list) or len(found) < 2:
         shown = f"a {type(found).__name__}" + (f" of {len(found)}" if isinstance(found, tuple | list) else "")
         raise DapError(f"{origin} gave {shown}: give (inputs, labels), with a collate function if need be")
-    inputs, labels = default_convert(found[0]), default_convert(found[1])
+    inputs: Any = default_convert(found[0])
+    labels: Any = default_convert(found[1])
     for name, value in {"inputs": inputs, "labels": labels}.items():
         if not isinstance(value, Tensor):
             remedy = "wrap the model in one that takes a single tensor" if name == "inputs" else "give whole numbers"

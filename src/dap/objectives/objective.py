@@ -141,7 +141,7 @@ class _Plain(Objective):
 class _Mean(Objective):
     """A loss of PyTorch, such as `nn.CrossEntropyLoss()`: the mean over the domains."""
 
-    def __init__(self, loss: Callable[[Tensor, Tensor], Tensor]):
+    def __init__(self, loss: Callable[..., Any]):  # of logits and labels
         super().__init__()
         self.loss = loss
 
