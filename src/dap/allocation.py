@@ -106,7 +106,7 @@ def global_channels(scores: Scores, sparsity: float, *, allow_empty: bool = Fals
     ranking = {name: _by_channel(score) for name, score in rest.items()}
     sizes = {name: score.numel() // len(score) for name, score in rest.items()}
     if not allow_empty and keep < sum(sizes.values()):
-        raise _too_sparse(sparsity, "a channel")
+        raise too_sparse(sparsity, "a channel")
     kept = keep_groups(ranking, sizes, keep, allow_empty)
     return _masks(scores, whole, {name: _widen(part, rest[name]) for name, part in kept.items()})
 
@@ -205,7 +205,7 @@ def _budget(scores: Scores, sparsity: float, allow_empty: bool) -> tuple[int, se
     if keep < 0:
         raise DapError(f"sparsity {sparsity} is out of reach: {', '.join(sorted(whole)[:3])} … are kept whole")
     if not allow_empty and keep < len(rest):
-        raise _too_sparse(sparsity, "a weight")
+        raise too_sparse(sparsity, "a weight")
     return keep, whole, rest
 
 
@@ -217,7 +217,7 @@ def _best(scores: Tensor) -> int:
     return place
 
 
-def _too_sparse(sparsity: float, what: str) -> DapError:
+def too_sparse(sparsity: float, what: str) -> DapError:
     return DapError(f"sparsity {sparsity} would not leave every layer {what}: lower it, or pass allow_empty=True")
 
 

@@ -50,6 +50,8 @@ def task_gradient(
         if leaves:
             _check_graph(outputs)
         loss = loss_from(objective, outputs, labels, ranks)
+        if leaves:
+            _check_depends(loss)
     learned = objective.learned() if objective.step is not None else {}
     gradients = _gradients([loss], None, {**leaves, **{f"learned {name}": value for name, value in learned.items()}})
     ours = {name: gradients[name] for name in leaves}
@@ -74,6 +76,7 @@ def domain_gradients(
             for domain, output in outputs.items()
         }
         loss = loss_from(objective, cut, labels, ranks)
+        _check_depends(loss)
     value = _value(loss, ranks)
     edges = [tensor for output in cut.values() for tensor in output.tensors()]
     at_edges = dict(zip(map(id, edges), torch.autograd.grad(loss, edges, allow_unused=True), strict=True))
@@ -109,7 +112,8 @@ def forward(
         whole = Outputs.of(model(torch.cat([inputs for inputs, _ in batches.values()])))
         parts = whole.split([len(inputs) for inputs, _ in batches.values()])
     else:
-        parts = [Outputs.of(model(inputs)) for inputs, _ in batches.values()]
+        # Copies, as a joint pass has them: a model may change its inputs in place.
+        parts = [Outputs.of(model(inputs.clone())) for inputs, _ in batches.values()]
     outputs = {
         domain: part.only(objective.needs)._replace(reference=objective.observe(inputs))
         for part, (domain, (inputs, _)) in zip(parts, batches.items(), strict=True)
@@ -131,7 +135,11 @@ def loss_from(
         labels = {domain: ranks.gather(label) for domain, label in labels.items()}
     # In full precision: a loss is cheap, and distances and covariances need the digits.
     with torch.autocast(next(iter(labels.values())).device.type, enabled=False):
-        return objective(outputs, labels)
+        loss = objective(outputs, labels)
+    if not isinstance(loss, Tensor) or loss.numel() != 1:
+        found = f"a tensor of shape {list(loss.shape)}" if isinstance(loss, Tensor) else f"a {type(loss).__name__}"
+        raise DapError(f"the objective gave {found}: it must give one number as a tensor, such as loss.mean()")
+    return loss
 
 
 def _fill_one_pass(batches: Batches) -> bool:
@@ -166,6 +174,11 @@ def _value(loss: Tensor, ranks: Ranks) -> float:
 def _check_graph(outputs: Mapping[str, Outputs]) -> None:
     if not any(tensor.requires_grad for output in outputs.values() for tensor in output.tensors()):
         raise DapError("no output depends on the weights: does the model run under no_grad or detach its outputs?")
+
+
+def _check_depends(loss: Tensor) -> None:
+    if not loss.requires_grad:
+        raise DapError("the loss does not depend on the model's outputs: does the objective detach them?")
 
 
 def _check_needs(objective: Objective, output: Outputs) -> None:

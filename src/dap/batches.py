@@ -1,9 +1,26 @@
 """What a batch of a domain has to be."""
 
+from typing import Any
+
 import torch
 from torch import Tensor
+from torch.utils.data import default_convert
 
 from dap.errors import DapError
+
+
+def as_batch(found: Any, origin: str) -> tuple[Tensor, Tensor]:
+    """Inputs and labels, the first two of what a source gives; anything after them is left out."""
+    if not isinstance(found, tuple | list) or len(found) < 2:
+        shown = f"a {type(found).__name__}" + (f" of {len(found)}" if isinstance(found, tuple | list) else "")
+        raise DapError(f"{origin} gave {shown}: give (inputs, labels), with a collate function if need be")
+    inputs: Any = default_convert(found[0])
+    labels: Any = default_convert(found[1])
+    for name, value in {"inputs": inputs, "labels": labels}.items():
+        if not isinstance(value, Tensor):
+            remedy = "wrap the model in one that takes a single tensor" if name == "inputs" else "give whole numbers"
+            raise DapError(f"{origin} gave {name} as a {type(value).__name__}, not as one tensor: {remedy}")
+    return inputs, labels
 
 
 def check_batch(domain: str, inputs: Tensor, labels: Tensor) -> None:

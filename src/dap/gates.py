@@ -11,8 +11,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from dap.allocation import global_masks, keep_count, keep_groups
-from dap.errors import DapError
+from dap.allocation import global_masks, keep_count, keep_groups, too_sparse
 from dap.masks import Masks
 
 Shape = tuple[int, ...]
@@ -166,9 +165,7 @@ class GateLayout:
             return global_masks(self.expand(ranking), sparsity, allow_empty=allow_empty)
         keep, fans = keep_count(self.total, sparsity), {site.name: site.fan for site in self.sites}
         if not allow_empty and keep < sum(fans.values()):
-            raise DapError(
-                f"sparsity {sparsity} would not leave every layer a gate: lower it, or pass allow_empty=True"
-            )
+            raise too_sparse(sparsity, "a gate")
         groups = {site.name: ranking[site.start : site.stop] for site in self.sites}
         return self.masks(torch.cat([*keep_groups(groups, fans, keep, allow_empty).values()]))
 

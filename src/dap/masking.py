@@ -5,7 +5,6 @@ state-dict keys stay the user's, tied weights stay tied, and `nn.MultiheadAttent
 calling a submodule, is really masked.
 """
 
-import copy
 import warnings
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -20,6 +19,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from dap.errors import DapError
 from dap.masks import Masks
 from dap.outputs import Outputs
+from dap.user_models import check_plain, copied, running
 
 _TRANSPOSED = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
 _CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d, *_TRANSPOSED)
@@ -37,6 +37,7 @@ def maskable_weights(
     pattern of `include` that matches none of these weights selects among all other parameters with at least two
     dimensions: `include=("*", "lstm.weight_*")` masks a recurrent layer beside everything else.
     """
+    check_plain(model)
     if isinstance(include, str) or isinstance(exclude, str):
         raise DapError("include and exclude are lists of patterns, not one string")
     every, computed, others = every_weight(model), _computed(model), _other_matrices(model)
@@ -95,11 +96,12 @@ def every_weight(model: nn.Module) -> dict[str, nn.Parameter]:
 
 def _computed(model: nn.Module) -> list[str]:
     """Matrices and kernels that are no parameters themselves."""
-    return [
-        f"{path}.{key}" if path else key
-        for path, module, key in _matrices(model)
-        if module._parameters.get(key) is None and isinstance(getattr(module, key, None), Tensor)
-    ]
+    with frozen(model):  # a parametrization computes when it is looked at, and in training mode changes its buffers
+        return [
+            f"{path}.{key}" if path else key
+            for path, module, key in _matrices(model)
+            if module._parameters.get(key) is None and isinstance(getattr(module, key, None), Tensor)
+        ]
 
 
 def _matrices(model: nn.Module) -> Iterator[tuple[str, nn.Module, str]]:
@@ -123,8 +125,8 @@ def _check(weights: Mapping[str, Tensor], include: Sequence[str], exclude: Seque
             raise DapError(f"{name} has no shape yet: run one batch through the model first")
         if weight.numel() == 0:
             raise DapError(f"{name} is empty: remove that layer, or leave it out with exclude=({name!r},)")
-        if not weight.is_floating_point():
-            raise DapError(f"{name} is {weight.dtype}; only floating-point weights can be masked")
+        if not weight.is_floating_point() or weight.element_size() < 2:
+            raise DapError(f"{name} is {weight.dtype}; only floating-point weights of 16 bits or more can be masked")
         if not torch.isfinite(weight).all():
             raise DapError(f"{name} holds NaN or infinity: load a sound checkpoint")
     if len({weight.device for weight in weights.values()}) > 1:
@@ -162,7 +164,7 @@ class MaskedModel:
         state = {name: parameter.detach() for name, parameter in self.model.named_parameters()}
         # Copies, since a module may write to its buffers even in eval mode.
         state |= {name: buffer.clone() for name, buffer in self.model.named_buffers()}
-        with frozen(self.model):
+        with frozen(self.model), _without_checkpointing():
             return call_with(self.model, {**state, **weights}, inputs, **options)
 
     def leave_out(self, names: Collection[str]) -> None:
@@ -207,7 +209,7 @@ def call_with(model: nn.Module, tensors: Mapping[str, Tensor], inputs: Tensor, *
             for key, tensor in own(recurse=False, remove_duplicate=False):
                 if id(tensor) in given:
                     places[f"{path}.{key}" if path else key] = given[id(tensor)]
-    with _flat_weights(model, given):
+    with _flat_weights(model, given), running(model, inputs):
         return functional_call(model, places, (inputs,), options, tie_weights=False)
 
 
@@ -239,6 +241,22 @@ def _leaves_of(end: Tensor) -> set[int]:
             found.add(id(node.variable))
         ahead += [before for before, _ in node.next_functions]
     return found
+
+
+@contextmanager
+def _without_checkpointing() -> Iterator[None]:
+    """Gradient checkpointing runs layers again in the backward pass, when the masked weights are no longer there."""
+    cause = "the model uses gradient checkpointing, or other saved-tensor hooks"
+    try:
+        with torch.autograd.graph.disable_saved_tensors_hooks(cause):
+            yield
+    except RuntimeError as error:
+        if str(error) != cause:
+            raise
+        raise DapError(
+            f"{cause}, whose second pass would run without the masks: switch it off while pruning "
+            f"(set_grad_checkpointing(False) in timm, gradient_checkpointing_disable() in transformers)"
+        ) from None
 
 
 @contextmanager
@@ -274,7 +292,7 @@ def bake(model: nn.Module, masks: Masks) -> nn.Module:
     0.0
     """
     masks.check(model)
-    sparse = copy.deepcopy(model)
+    sparse = copied(model)
     with torch.no_grad():
         for name, mask in masks.items():
             weight = sparse.get_parameter(name)

@@ -14,6 +14,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from dap.errors import DapError
 from dap.masking import looking_at
+from dap.outputs import Outputs
+from dap.user_models import running
 
 _aten = torch.ops.aten
 # Questions about a tensor's shape, not about its numbers.
@@ -116,7 +118,8 @@ def order_of_use(model: torch.nn.Module, weights: Mapping[str, Tensor], inputs: 
     order: dict[str, None] = {}
     with (
         looking_at(model),
+        running(model, inputs),
         observe(weights, lambda product: order.setdefault(product.name), lambda name, _: order.setdefault(name)),
     ):
-        model(inputs)
+        Outputs.of(model(inputs.clone()))
     return list(order)

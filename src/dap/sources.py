@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset, default_collate
 
+from dap.batches import as_batch
 from dap.errors import DapError
 from dap.parallel import ALONE, Ranks
 from dap.seeding import derive_seed
@@ -20,6 +21,8 @@ Source = Any  # a dataset of (image, label), or an iterable of batches
 
 def is_dataset(source: Source) -> bool:
     """Whether single images can be drawn from it by index; a list or a loader is a sequence of batches."""
+    if isinstance(source, str) or not (hasattr(source, "__iter__") or hasattr(source, "__getitem__")):
+        raise DapError(f"a source is a {type(source).__name__}: give a dataset, or an iterable of batches")
     by_index = hasattr(source, "__len__") and hasattr(source, "__getitem__")
     return by_index and not isinstance(source, list | tuple | DataLoader | IterableDataset)
 
@@ -55,13 +58,17 @@ def batch_stream(
 
 
 def to_device(batches: Mapping[str, Batch], device: torch.device) -> dict[str, Batch]:
-    return {domain: (inputs.to(device), labels.to(device)) for domain, (inputs, labels) in batches.items()}
+    found = {domain: as_batch(batch, f"domain {domain!r}") for domain, batch in batches.items()}
+    return {domain: (inputs.to(device), labels.to(device)) for domain, (inputs, labels) in found.items()}
 
 
 def laid_out(inputs: Tensor) -> Tensor:
-    """Pictures on a CPU with channels last, where a forward pass takes two thirds of the time; the rest as it is."""
+    """Pictures on a CPU with channels last, where a forward pass takes two thirds of the time; the rest as it is.
+
+    Always a copy: a model may change its inputs in place.
+    """
     picture = inputs.dim() == 4 and inputs.device.type == "cpu"
-    return inputs.contiguous(memory_format=torch.channels_last) if picture else inputs
+    return inputs.clone(memory_format=torch.channels_last if picture else torch.preserve_format)
 
 
 def take(dataset: Any, indices: Tensor, seeds: np.ndarray | None = None) -> Batch:
@@ -72,16 +79,26 @@ def take(dataset: Any, indices: Tensor, seeds: np.ndarray | None = None) -> Batc
     if hasattr(dataset, "batch"):
         return dataset.batch(indices, seeds)
     if isinstance(dataset, TensorDataset):
-        inputs, labels = dataset[indices]  # pyright: ignore[reportArgumentType]  # a tensor of indices will do
-        return inputs, labels
+        return as_batch(dataset[indices], "the dataset")  # pyright: ignore[reportArgumentType]  # a tensor will do
     with _restored():
         items = []
         for place, index in enumerate(indices.tolist()):
             if seeds is not None:
                 _seed_all(int(seeds[place]))
             items.append(dataset[index])
-    inputs, labels = default_collate([(item[0], item[1]) for item in items])
-    return inputs, labels
+    return as_batch(_collated(items), "the dataset")
+
+
+def _collated(items: list[Any]) -> Any:
+    """Of an item that is (input, label, …), the first two; what cannot be one batch is an error."""
+    pairs = [item[:2] if isinstance(item, tuple | list) else item for item in items]
+    try:
+        return default_collate(pairs)
+    except (TypeError, RuntimeError) as error:
+        raise DapError(
+            f"the dataset's items cannot be put into one batch ({str(error).splitlines()[0]}): let it give an input as "
+            f"a tensor, of one shape for all, and a whole-number label"
+        ) from error
 
 
 def _draws(domain: str, dataset: Any, batch_size: int, seed: int, start: int, ranks: Ranks) -> Iterator[Batch]:
@@ -105,9 +122,9 @@ def _passes(domain: str, batches: Iterable[Batch], start: int, ranks: Ranks) -> 
         for batch in batches:
             drawn += 1
             if drawn > start:
-                inputs, labels = batch
+                inputs, labels = as_batch(batch, f"domain {domain!r}")
                 share = ranks.share(len(labels))
-                yield (inputs[share], labels[share]) if ranks.size > 1 else batch
+                yield (inputs[share], labels[share]) if ranks.size > 1 else (inputs, labels)
         if drawn == before:
             raise DapError(f"domain {domain!r} gave no more batches after {drawn}: give an iterable that starts anew")
 

@@ -22,6 +22,7 @@ from dap.objectives.objective import Batches, Gradient, Gradients, Weights
 from dap.outputs import asking
 from dap.parallel import ALONE, Ranks
 from dap.seeding import derive_seed
+from dap.user_models import check_plain, check_shaped
 
 _EPS = 1e-8  # of Adam
 
@@ -61,12 +62,14 @@ class Trainer:
         movement: Collection[str] = (),
     ):
         """With `masks` the weights that are cut stay zero. `movement` names weights whose movement is added up."""
+        check_plain(model)
         config = config.resolved()
         self.model, self.objective, self.config, self.ranks = model, objective, config, ranks
         self.steps_done, self.before = 0, objective.trained
         self.weights = {name: weight for name, weight in model.named_parameters() if weight.requires_grad}
         if not self.weights:
             raise DapError("the model has no weights to train: set requires_grad on those that are to move")
+        check_shaped(self.weights.items())
         self.device = next(iter(self.weights.values())).device
         for name, weight in self.weights.items():
             if weight.dtype == torch.float16:

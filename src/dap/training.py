@@ -23,6 +23,7 @@ from dap.outputs import Outputs
 from dap.selection import SourceScore, training_domain_validation
 from dap.sources import Source, batch_stream, check_held_out, is_dataset, iter_once
 from dap.trainer import Trainer, TrainStats, under
+from dap.user_models import check_plain, running
 
 _NORM_BATCHES = 100  # to estimate the statistics of averaged weights from
 
@@ -69,6 +70,7 @@ def train(
     (1, 20)
     """
     engine, config = engine or Engine(), (config or TrainConfig()).resolved()
+    check_plain(model)
     _check(sources, config, validation or {}, checkpoint_every)
     if engine.device is not None:
         model.to(engine.device)
@@ -287,8 +289,8 @@ def _classes(model: nn.Module, sources: Mapping[str, Source], config: TrainConfi
         raise DapError(f"domain {domain!r} can be read only once: give a dataset, or a model that names its `classes`")
     inputs, _ = next(batch_stream(domain, source, 1, config.seed))
     device = next(model.parameters()).device
-    with torch.no_grad():
-        return Outputs.of(model.eval()(inputs[:1].to(device))).logits.shape[1]
+    with torch.no_grad(), running(model, inputs):
+        return Outputs.of(model.eval()(inputs[:1].to(device, copy=True))).logits.shape[1]
 
 
 def _check(

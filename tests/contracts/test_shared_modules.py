@@ -1,4 +1,4 @@
-"""Modules under several names and tied parameters: whatever runs such a model with other weights leaves it unchanged."""
+"""Modules under several names, tied parameters: whatever runs such a model with other weights leaves it unchanged."""
 
 import copy
 from collections.abc import Iterator
@@ -18,6 +18,7 @@ from dap.masking import MaskedModel, call_with
 from dap.methods import METHODS
 from dap.models import ModelCard
 from dap.structure import find_channels, remove_channels
+from dap.torchvision_repair import repair_torchvision
 
 SOURCES = {domain: TensorDataset(*batch) for domain, batch in make_batches(size=12).items()}
 IMAGES = make_batches()["domain 0"][0]
@@ -191,6 +192,7 @@ def test_export(model, tmp_path):
 
 def test_a_backbone_with_shared_modules():
     """timm's CoaT shares the encodings of positions between blocks."""
+    repair_torchvision()
     import timm
 
     torch.manual_seed(0)

@@ -44,7 +44,7 @@ def dss(model: nn.Module, data: Calibration, include: tuple[str, ...] = (), excl
                 total += part
 
             with looking_at(model), observe(weights, add):
-                model(inputs)
+                model(inputs.clone())
     for sums in maps.values():
         data.engine.ranks.sum_(sums.values())
     if not {name for sums in maps.values() for name in sums} - {first}:

@@ -1,6 +1,5 @@
 """Movement: weights are kept that training moves away from zero. The weights move, unlike with the other criteria."""
 
-import copy
 from dataclasses import replace
 
 from torch import nn
@@ -9,6 +8,7 @@ from dap.config import TrainConfig
 from dap.criteria.calibration import Calibration, News, Scores
 from dap.masking import maskable_weights
 from dap.training import finetune
+from dap.user_models import copied
 
 
 def movement(
@@ -23,7 +23,7 @@ def movement(
     `config` says how to fine-tune (default: 500 steps); batch size and seed are the data's.
     """
     config = replace(config or TrainConfig(steps=500), batch_size=data.batch_size, seed=data.seed)
-    moved = copy.deepcopy(model)
+    moved = copied(model)
     weights = maskable_weights(moved, include, exclude)
     for weight in weights.values():
         weight.requires_grad_(True)

@@ -6,6 +6,7 @@ from torch import Tensor, nn
 from dap.criteria.calibration import Calibration, Scores
 from dap.masking import looking_at, maskable_weights
 from dap.observation import Product, observe
+from dap.user_models import running
 
 
 def wanda(model: nn.Module, data: Calibration, include: tuple[str, ...] = (), exclude: tuple[str, ...] = ()) -> Scores:
@@ -24,8 +25,8 @@ def wanda(model: nn.Module, data: Calibration, include: tuple[str, ...] = (), ex
     for batches in data.stream(device):
         for inputs, _ in batches.values():
             images += len(inputs)
-            with looking_at(model), observe(weights, add):
-                model(inputs)
+            with looking_at(model), running(model, inputs), observe(weights, add):
+                model(inputs.clone())
     images = data.engine.ranks.totals(images)[0]
     data.engine.ranks.sum_(squares.values())
     return Scores({name: weights[name].abs().float() * (total / images).sqrt() for name, total in squares.items()})

@@ -6,11 +6,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from dap.batches import as_batch
 from dap.errors import DapError
 from dap.masking import frozen
 from dap.outputs import Outputs
 from dap.parallel import ALONE, Ranks
 from dap.sources import Source, is_dataset, laid_out, take
+from dap.user_models import check_runnable, running
 
 
 class Score(NamedTuple):
@@ -35,12 +37,14 @@ def score(model: nn.Module, source: Source, batch_size: int = 256, ranks: Ranks 
 
     Several ranks divide the batches among them, and all get the result.
     """
+    check_runnable(model)
     if is_dataset(source):
         indices = [part for part in torch.arange(len(source)).split(batch_size) if len(part)][ranks.rank :: ranks.size]
         batches = ((part, *take(source, part)) for part in indices)
         hits = torch.zeros(len(source), dtype=torch.uint8)
     else:
-        batches = ((None, *batch) for place, batch in enumerate(source) if place % ranks.size == ranks.rank)
+        mine = (batch for place, batch in enumerate(source) if place % ranks.size == ranks.rank)
+        batches = ((None, *as_batch(batch, "the iterable")) for batch in mine)
         hits = None
     first = next(model.parameters(), None)
     if hits is not None and first is not None:
@@ -50,7 +54,8 @@ def score(model: nn.Module, source: Source, batch_size: int = 256, ranks: Ranks 
         for part, inputs, labels in batches:
             if first is not None:
                 inputs, labels = inputs.to(first.device), labels.to(first.device)
-            logits = Outputs.of(model(laid_out(inputs))).logits.float()
+            with running(model, inputs):
+                logits = Outputs.of(model(laid_out(inputs))).logits.float()
             correct = logits.argmax(1) == labels
             right += int(correct.sum())
             if hits is not None and part is not None:

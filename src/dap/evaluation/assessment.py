@@ -13,6 +13,7 @@ from dap.evaluation.pixels import batches
 from dap.masking import frozen
 from dap.outputs import Outputs
 from dap.sources import Source, laid_out
+from dap.user_models import check_runnable, running
 
 BINS = 15
 
@@ -46,12 +47,14 @@ class Assessment:
 @torch.no_grad()
 def predictions(model: nn.Module, source: Source, batch_size: int = 256) -> tuple[Tensor, Tensor]:
     """Logits [n, classes] and labels [n] over a whole dataset, in eval mode, on the CPU."""
+    check_runnable(model)
     first = next(model.parameters(), None)
     logits, labels = [], []
     with frozen(model):
         for inputs, targets in batches(source, batch_size):
             inputs = inputs if first is None else inputs.to(first.device)
-            logits.append(Outputs.of(model(laid_out(inputs))).logits.float().cpu())
+            with running(model, inputs):
+                logits.append(Outputs.of(model(laid_out(inputs))).logits.float().cpu())
             labels.append(targets.long().cpu())
     if not logits:
         raise DapError("an assessment needs at least one image")

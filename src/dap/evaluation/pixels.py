@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch import Tensor, nn
 
+from dap.batches import as_batch
 from dap.outputs import Outputs
 from dap.sources import Batch, Source, is_dataset, laid_out, take
 
@@ -59,7 +60,7 @@ def batches(source: Source, size: int, images: int | None = None) -> Iterator[Ba
     """The first `images`, in order: of a dataset in batches of `size`, of an iterable in its own."""
     if not is_dataset(source):
         left = math.inf if images is None else images
-        for inputs, labels in source:
+        for inputs, labels in (as_batch(batch, "the iterable") for batch in source):
             if left <= 0:
                 return
             few = min(left, len(labels))

@@ -1,7 +1,6 @@
 """ONNX files that say how images are prepared and what the classes are called, checked before they are there."""
 
 import json
-import warnings
 import zlib
 from collections.abc import Mapping
 from pathlib import Path
@@ -12,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from dap.errors import DapError
-from dap.export.logits import Logits, difference
+from dap.export.logits import Logits, difference, exporting
 from dap.files import replacing
 from dap.models import ModelCard
 
@@ -30,11 +29,10 @@ def export_onnx(
     """
     package("onnx")
     package("onnxscript")
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of torch, about itself
+    with exporting():
         program = torch.onnx.export(
             Logits(model),
-            (images[:1].repeat(2, 1, 1, 1),),  # a batch of one would be taken for a constant
+            (torch.cat([images[:1]] * 2),),  # a batch of one would be taken for a constant
             dynamo=True,
             verbose=False,
             input_names=["images"],

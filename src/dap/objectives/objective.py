@@ -9,13 +9,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from dap.errors import DapError
 from dap.outputs import Outputs
 from dap.search import Range
 
 Batches = Mapping[str, tuple[Tensor, Tensor]]  # by domain: inputs, labels
 Weights = Mapping[str, Tensor]
 Gradients = dict[str, Tensor | None]  # by weight; None: it took no part
-Loss = Callable[[Mapping[str, Outputs], Mapping[str, Tensor]], Tensor]
+LossFunction = Callable[[Mapping[str, Outputs], Mapping[str, Tensor]], Tensor]
+Loss = LossFunction | nn.Module | str  # or a loss of PyTorch, such as nn.CrossEntropyLoss(), or an objective's name
 
 
 class Gradient(NamedTuple):
@@ -89,8 +91,19 @@ class Objective(nn.Module):
 
     @staticmethod
     def of(loss: "Loss | Objective") -> "Objective":
-        """Any function of outputs and labels as an objective."""
-        return loss if isinstance(loss, Objective) else _Plain(loss)
+        """An objective from its name, from a loss of PyTorch, or from any function of outputs and labels by domain."""
+        if isinstance(loss, Objective):
+            return loss
+        if isinstance(loss, str):
+            return _by_name(loss)
+        if isinstance(loss, type) or not callable(loss):
+            kind = f"the class {loss.__name__}" if isinstance(loss, type) else f"a {type(loss).__name__}"
+            raise DapError(
+                f"the objective is {kind}: give an instance such as dap.objectives.Coral(), its name such as 'coral', "
+                f"or a function of outputs and labels by domain"
+            )
+        of_torch = isinstance(loss, nn.modules.loss._Loss) or getattr(loss, "__module__", "") == F.__name__
+        return _Mean(loss) if of_torch else _Plain(loss)
 
     def options(self) -> dict[str, Any]:
         """The arguments it was made with: each is kept in an attribute of the same name, and JSON can hold it."""
@@ -108,15 +121,60 @@ class Objective(nn.Module):
 class _Plain(Objective):
     needs = "anything"  # what a user's function reads is not known
 
-    def __init__(self, loss: Loss):
+    def __init__(self, loss: LossFunction):
         super().__init__()
         self.loss = loss
 
     def forward(self, outputs: Mapping[str, Outputs], labels: Mapping[str, Tensor]) -> Tensor:
-        return self.loss(outputs, labels)
+        try:
+            return self.loss(outputs, labels)
+        except (TypeError, AttributeError) as error:
+            raise DapError(
+                f"the objective failed ({error}): it gets two dictionaries by domain, of outputs, whose .logits are "
+                f"[n, classes], and of labels"
+            ) from error
 
     def options(self) -> dict[str, Any]:
         return {}  # a function cannot be written down
+
+
+class _Mean(Objective):
+    """A loss of PyTorch, such as `nn.CrossEntropyLoss()`: the mean over the domains."""
+
+    def __init__(self, loss: Callable[..., Any]):  # of logits and labels
+        super().__init__()
+        self.loss = loss
+
+    def forward(self, outputs: Mapping[str, Outputs], labels: Mapping[str, Tensor]) -> Tensor:
+        return torch.stack([self._of(outputs[domain].logits.float(), labels[domain]) for domain in outputs]).mean()
+
+    def _of(self, logits: Tensor, labels: Tensor) -> Tensor:
+        try:
+            loss = self.loss(logits, labels)
+        except (RuntimeError, ValueError, TypeError) as error:
+            raise DapError(
+                f"{self._name} does not fit logits {list(logits.shape)} and labels {list(labels.shape)} of "
+                f"{labels.dtype} ({error}): give a loss of classes, such as nn.CrossEntropyLoss()"
+            ) from error
+        if loss.numel() != 1:
+            raise DapError(f"{self._name} gives a loss of shape {list(loss.shape)}: use reduction='mean'")
+        return loss
+
+    @property
+    def _name(self) -> str:
+        return getattr(self.loss, "__name__", type(self.loss).__name__)
+
+    def options(self) -> dict[str, Any]:
+        own = vars(self.loss).items()
+        return {"loss": self._name} | {name: value for name, value in own if isinstance(value, str | int | float)}
+
+
+def _by_name(name: str) -> Objective:
+    from dap.objectives import OBJECTIVES  # which builds on this file
+
+    if name not in OBJECTIVES:
+        raise DapError(f"there is no objective {name!r}; choose one of {', '.join(OBJECTIVES)}")
+    return OBJECTIVES[name]()
 
 
 def risks(outputs: Mapping[str, Outputs], labels: Mapping[str, Tensor]) -> Tensor:

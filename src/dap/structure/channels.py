@@ -172,8 +172,8 @@ class ChannelLayout:
         total = torch.zeros(self.gates + 1, device=self.device)
         for name, channels in self.sites:
             if (gradient := gradients[name]) is not None:
-                product = gradient.float() * self.weights[name]
-                total.index_add_(0, channels, product.reshape(len(product), -1).sum(1))
+                product = gradient.float() * self.weights[name]  # in double precision if the weights are
+                total.index_add_(0, channels, product.reshape(len(product), -1).sum(1).float())
         yield self.slices[0], total[:-1]
 
     def sparsity(self, logits: Tensor) -> float:

@@ -13,10 +13,12 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from dap.errors import DapError
 from dap.masking import every_weight, looking_at, maskable_weights
 from dap.observation import Product, observe, order_of_use
+from dap.outputs import Outputs
 from dap.structure.channels import Channels, Cost, Place
 from dap.structure.flops import count_flops
 from dap.structure.removal import is_attention
 from dap.structure.trial import is_removable
+from dap.user_models import copied
 
 _CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 
@@ -30,10 +32,11 @@ def find_channels(
     several wide groups looks at, for instance, those whose weights `include` and `exclude` leave out, and the outputs
     of the last layer.
     """
+    inputs = inputs.clone()  # a model may change them in place
     names = {id(module): path for path, module in model.named_modules()}
-    weights = every_weight(model)
+    chosen, weights = set(maskable_weights(model, include, exclude)), every_weight(model)
     head = order_of_use(model, weights, inputs)[-1]
-    allowed = set(maskable_weights(model, include, exclude)) - {head}
+    allowed = chosen - {head}
     attentions = [module for module in model.modules() if is_attention(module)]
     found = [*_traced(model, inputs, names, attentions, allowed), *_heads(attentions, names, allowed)]
     few = inputs[:2]
@@ -42,9 +45,19 @@ def find_channels(
         if found and not is_removable(model, _channels(model, found), few):
             raise DapError("the model's channels cannot be removed together: choose an allocation of single weights")
     if not found:
+        _check_repeatable(model, few)
         raise DapError("the model has no channels that can be removed: choose an allocation of single weights")
     channels = _channels(model, found)
     return replace(channels, costs=tuple(_costs(model, inputs, weights, _joined(channels.places), attentions, names)))
+
+
+def _check_repeatable(model: nn.Module, inputs: Tensor) -> None:
+    """Whether trials could tell anything: they compare copies of the model, on the same inputs."""
+    copied(model)
+    with looking_at(model):
+        first, second = (Outputs.of(model(inputs.clone())).logits for _ in range(2))
+    if not torch.equal(first, second):
+        raise DapError("two forward passes on the same inputs differ: remove what draws random numbers in eval mode")
 
 
 _Found = tuple[str, int, list[Place], list[Place]]  # a name, the number of channels, all places, those of gates

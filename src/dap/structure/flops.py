@@ -18,7 +18,7 @@ def count_flops(model: nn.Module, inputs: Tensor) -> int:
     torch.backends.mha.set_fastpath_enabled(False)  # inside of a fused layer nothing is counted
     try:
         with looking_at(model), sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
-            model(inputs)
+            getattr(model, "_orig_mod", model)(inputs)  # torch.compile warns of the counter's hooks
     finally:
         torch.backends.mha.set_fastpath_enabled(fused)
     return counter.get_total_flops()

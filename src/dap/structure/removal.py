@@ -1,7 +1,5 @@
 """Channels that are cut are taken out: a smaller network of the same kind, without zeros."""
 
-import copy
-
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
@@ -9,6 +7,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from dap.errors import DapError
 from dap.masks import Masks
 from dap.models.classifier import Classifier
+from dap.user_models import copied
 
 
 def remove_channels(model: nn.Module, masks: Masks) -> nn.Module:
@@ -25,7 +24,7 @@ def remove_channels(model: nn.Module, masks: Masks) -> nn.Module:
     )
     """
     masks.check(model)
-    small = copy.deepcopy(model)
+    small = copied(model)
     with torch.no_grad():
         for path, module in small.named_modules():
             mine = {

@@ -36,9 +36,9 @@ def _agree(model: nn.Module, channels: Channels, kept: Tensor, inputs: Tensor) -
     with frozen(model):
         gates = ChannelLayout(model, channels).masked_weights(kept.to(inputs))
         found = [
-            bake(model, masks)(inputs),
-            remove_channels(model, masks)(inputs),
-            MaskedModel(model)(gates, inputs),
+            bake(model, masks)(inputs.clone()),  # a model may change its inputs in place
+            remove_channels(model, masks)(inputs.clone()),
+            MaskedModel(model)(gates, inputs.clone()),
         ]
     masked, *others = (Outputs.of(one).logits for one in found)
     limit = _ROUNDING[inputs.dtype] * max(1e-6, float(masked.abs().max()))
