@@ -22,9 +22,10 @@ $(READY): pyproject.toml constraints.txt
 demo: $(READY)
 	$(BIN)/python examples/demo.py
 
-# A worker for every core, each with one thread: tests are many and small.
+# A worker for every core, each with one thread: tests are many and small. The threads of processes that tests start
+# sleep while they wait: cores are busy with other tests, and spinning makes a step ten times as slow.
 test: $(READY)
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadfile
+	OMP_NUM_THREADS=1 OMP_WAIT_POLICY=PASSIVE $(BIN)/python -m pytest -n auto --dist loadfile
 
 # Tests with @given, which are not slow by themselves, try many new examples in each run.
 test-slow: $(READY)
