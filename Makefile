@@ -9,6 +9,7 @@ help:
 	@echo "make demo       dense training, three prunings, attacks, a table and a page, offline, in some minutes"
 	@echo "make test       all tests but the slow ones"
 	@echo "make test-slow  the slow ones: workers killed 20 times, a Ray cluster that loses a node, every objective on the digits, PACS"
+	@echo "                and property tests on many new examples"
 	@echo "make lint types format clean"
 
 # The stamp is newer than what it was made from, so a second call installs nothing.
@@ -21,12 +22,14 @@ $(READY): pyproject.toml constraints.txt
 demo: $(READY)
 	$(BIN)/python examples/demo.py
 
-# A worker for every core, each with one thread: tests are many and small.
+# A worker for every core, each with one thread: tests are many and small. The threads of processes that tests start
+# sleep while they wait: cores are busy with other tests, and spinning makes a step ten times as slow.
 test: $(READY)
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadfile
+	OMP_NUM_THREADS=1 OMP_WAIT_POLICY=PASSIVE $(BIN)/python -m pytest -n auto --dist loadfile
 
+# Tests with @given, which are not slow by themselves, try many new examples in each run.
 test-slow: $(READY)
-	$(BIN)/python -m pytest -m slow
+	$(BIN)/python -m pytest -m "slow or hypothesis" --hypothesis-profile explore
 
 lint: $(READY)
 	$(BIN)/ruff check .

@@ -34,14 +34,15 @@ evaluate: {{sparsities: [0.8], attacks: [pgd], images: {images}, interpret: true
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--target", choices=DOMAINS, default="rotated", help="the unseen domain")
-    for name, default in {"dense-steps": 400, "steps": 500, "seed": 0, "images": 25}.items():
+    numbers = {"dense-steps": 400, "steps": 500, "seed": 0, "images": 25, "threads": os.cpu_count()}
+    for name, default in numbers.items():
         parser.add_argument(f"--{name}", type=int, default=default)
     parser.add_argument("--sparsities", type=float, nargs="+", default=[0.2, 0.4, 0.6, 0.8, 0.9])
     parser.add_argument("--out", type=Path, default=Path("runs/demo"))
     args = parser.parse_args()
     file = args.out / FILES / "study.yaml"
     file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_text(STUDY.format(**vars(args), threads=os.cpu_count()))
+    file.write_text(STUDY.format(**vars(args)))
     study = read_study(file, args.out)
     left = [run for run in study.runs if not study.done(run)]  # the same command goes on where it was stopped
     with watched(study, len(study.runs), len(study.runs) - len(left)) as events:

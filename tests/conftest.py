@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from hypothesis import settings
 from torch import Tensor, nn
 
 from dap.models import Classifier
@@ -23,6 +24,17 @@ from small_studies import REPORTED, make_study
 # Nobody's own cache is touched, also by processes that tests start.
 os.environ["DAP_CACHE"] = tempfile.mkdtemp(prefix="dap-cache-")
 atexit.register(shutil.rmtree, os.environ["DAP_CACHE"], ignore_errors=True)
+
+# The profile says how many examples a property test tries: the same ones every time, or many new ones in each run
+# (`--hypothesis-profile explore`). A test that needs more or fewer takes a multiple of `settings().max_examples`.
+settings.register_profile("same", deadline=None, database=None, derandomize=True, max_examples=200)
+settings.register_profile("explore", deadline=None, derandomize=False, max_examples=5000, print_blob=True)
+settings.load_profile("same")
+
+
+def pytest_runtest_setup() -> None:
+    """Every test starts from the same state of torch's generator, whichever ran before it in the process."""
+    torch.manual_seed(0)
 
 
 class Attention(nn.Module):

@@ -48,15 +48,15 @@ def main(devices: int, folder: Path) -> None:
         dense = dap.train(
             model,
             SOURCES,
-            dap.TrainConfig(steps=8, learning_rate=1e-3, batch_size=8, check_every=3, freeze_norms=name == objective),
+            dap.TrainConfig(steps=5, learning_rate=1e-3, batch_size=8, check_every=2, freeze_norms=name == objective),
             objective=OBJECTIVES[objective](),
             validation=HELD_OUT,
             checkpoint=folder / f"{devices}-{name}.safetensors",
             engine=engine,
         )
-        config = dap.PruneConfig(steps=10, target_sparsity=0.8, f_update=2, batch_size=8)
+        config = dap.PruneConfig(steps=6, target_sparsity=0.8, f_update=2, batch_size=8)
         path = dap.learn_masks(
-            model, SOURCES, config, objective=dense.objective, validation=HELD_OUT, eval_every=4, engine=engine
+            model, SOURCES, config, objective=dense.objective, validation=HELD_OUT, eval_every=3, engine=engine
         )
         assert path.pruner.sensitivity is not None
         tensors |= {f"{name}.model.{key}": value for key, value in model.state_dict().items()}

@@ -6,7 +6,7 @@ from itertools import accumulate
 
 import pytest
 import torch
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 from torch import nn
 from torch.utils.data import TensorDataset
@@ -69,7 +69,6 @@ def feed(swad: Swad, history: list[tuple[list[float], float]], step: int = 0) ->
 
 @example([([0.0], 0.7), ([1.0], 0.7), ([2.0], 0.7), ([3.0], 0.5)], SwadConfig(3, 3, 0.0))
 @given(HISTORY, CONFIG)
-@settings(max_examples=400, deadline=None)
 def test_averages_the_segments_of_the_valley_each_once(history, config):
     losses = [loss for _, loss in history]
     means = [sum(weights) / len(weights) for weights, _ in history]
@@ -90,7 +89,6 @@ def test_averages_the_segments_of_the_valley_each_once(history, config):
 
 
 @given(HISTORY, CONFIG)
-@settings(max_examples=200, deadline=None)
 def test_is_over_as_soon_as_the_valley_has_ended_and_keeps_few_segments(history, config):
     losses = [loss for _, loss in history]
     swad = Swad(config)
@@ -104,7 +102,6 @@ def test_is_over_as_soon_as_the_valley_has_ended_and_keeps_few_segments(history,
 
 
 @given(HISTORY, HISTORY, st.lists(WEIGHT, max_size=2), CONFIG)
-@settings(max_examples=200, deadline=None)
 def test_goes_on_from_a_state_to_the_same_bits(before, after, midway, config):
     whole, first, second = Swad(config), Swad(config), Swad(config)
     after = [(midway + after[0][0], after[0][1]), *after[1:]]  # the state is taken in the middle of a segment

@@ -2,7 +2,7 @@ from contextlib import nullcontext
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 from torch.nn import functional as F
@@ -35,7 +35,6 @@ def gradients(model: nn.Module, inputs: torch.Tensor, *, fast: bool) -> list[tor
         return list(torch.autograd.grad(loss, [inputs, *model.parameters()]))
 
 
-@settings(max_examples=60, deadline=None)
 @given(
     images=st.integers(1, 3),
     channels=st.tuples(st.integers(1, 5), st.integers(1, 6)),

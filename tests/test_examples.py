@@ -81,8 +81,8 @@ def test_the_table_of_options_is_what_presets_have():
 
 
 def test_demo(tmp_path):
-    command = [sys.executable, str(ROOT / "examples" / "demo.py"), "--dense-steps", "4", "--steps", "20"]
-    command += ["--images", "2", "--sparsities", "0.8", "--out", str(tmp_path / "demo")]
+    command = [sys.executable, str(ROOT / "examples" / "demo.py"), "--dense-steps", "2", "--steps", "8"]
+    command += ["--images", "1", "--sparsities", "0.8", "--threads", "1", "--out", str(tmp_path / "demo")]
     environment = {**os.environ, "COLUMNS": "100"}
     result = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
     for word in ("Dense", "DAP", "Magnitude", "Random", "80 %"):

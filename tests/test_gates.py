@@ -3,7 +3,7 @@ import math
 import pytest
 import torch
 import torch.nn.functional as F
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import ks_2samp
 
@@ -45,7 +45,6 @@ def test_gradient_is_that_of_autograd(temperature):
     assert torch.autograd.gradcheck(Gate.apply, (effective, uniform, temperature))
 
 
-@settings(deadline=None)
 @given(st.lists(st.tuples(st.floats(-20, 20), st.floats(1e-6, 1 - 1e-6)), min_size=1, max_size=20), st.floats(0.1, 3))
 def test_relax_is_the_formula(values, temperature):
     effective = torch.tensor([logit for logit, _ in values], dtype=torch.float64)

@@ -6,7 +6,7 @@ import sys
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
@@ -21,7 +21,6 @@ def random_masks(shapes, seed=0) -> dict[str, torch.Tensor]:
     return {f"layer{i}.weight": torch.rand(shape, generator=generator) > 0.6 for i, shape in enumerate(shapes)}
 
 
-@settings(deadline=None)
 @given(shapes)
 def test_what_goes_in_comes_out(shapes):
     tensors = random_masks(shapes)

@@ -2,7 +2,7 @@ from itertools import combinations
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dap.errors import DapError
@@ -24,7 +24,6 @@ def counted(gradients: list[torch.Tensor]) -> SignCount:
     return signs
 
 
-@settings(deadline=None)
 @given(st.integers(2, 6) | st.sampled_from([11, 12, 40, 127]), st.randoms(use_true_random=False))
 def test_equals_the_pair_sum(domains, random):
     gradients = [

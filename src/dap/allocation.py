@@ -6,7 +6,9 @@ layer whose scores are all infinite is kept whole: the others then carry its sha
 """
 
 import math
+from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
+from fractions import Fraction
 from functools import reduce
 
 import torch
@@ -55,29 +57,28 @@ def global_masks(scores: Scores, sparsity: float, *, allow_empty: bool = False) 
 
 
 def per_layer(scores: Scores, sparsity: float, *, allow_empty: bool = False) -> Masks:
-    """Every layer is cut by the same share, to a weight.
+    """Every layer is cut by the same share: of n weights it keeps (1 − s)·n, rounded down or up.
+
+    A layer of which less than one weight would be left keeps one; the others then share what remains.
 
     >>> per_layer({"a": torch.tensor([4.0, 3.0]), "b": torch.tensor([2.0, 1.0])}, 0.5)["b"]
     tensor([ True, False])
     """
-    keep, whole, rest = _budget(scores, sparsity, allow_empty)
-    sizes = {name: score.numel() for name, score in rest.items()}
-    return _layer_by_layer(scores, whole, apportion(sizes, sizes, keep, int(not allow_empty)))
+    return _in_proportion(scores, sparsity, allow_empty, lambda score: score.numel())
 
 
 def erdos_renyi_kernel(scores: Scores, sparsity: float, *, allow_empty: bool = False) -> Masks:
     """A layer's density follows the sum of its dimensions over their product: small layers are cut less.
+
+    A layer keeps its share of the weights rounded down or up. The share is at least one weight and at most the layer.
 
     >>> scores = {"small": torch.rand(4, 4), "large": torch.rand(40, 40)}
     >>> masks = erdos_renyi_kernel(scores, 0.5)
     >>> masks.by_layer()["small"], masks.kept
     (0.0, 808)
     """
-    keep, whole, rest = _budget(scores, sparsity, allow_empty)
     # Density ∝ Σ dims / Π dims, so the number of weights kept ∝ Σ dims.
-    shares = {name: sum(score.shape) for name, score in rest.items()}
-    sizes = {name: score.numel() for name, score in rest.items()}
-    return _layer_by_layer(scores, whole, apportion(shares, sizes, keep, int(not allow_empty)))
+    return _in_proportion(scores, sparsity, allow_empty, lambda score: sum(score.shape))
 
 
 def channels(scores: Scores, sparsity: float, *, allow_empty: bool = False) -> Masks:
@@ -163,24 +164,22 @@ ALLOCATIONS: dict[str, Callable[..., Masks]] = {
 }
 
 
-def apportion(shares: Mapping[str, float], caps: Mapping[str, int], total: int, least: int = 0) -> dict[str, int]:
-    """Whole numbers that add up to `total`, each within 1 of its share, at most its cap and at least `least`.
+def apportion(
+    parts: Mapping[str, float], caps: Mapping[str, int], total: Fraction, rounded: int, least: int = 0
+) -> dict[str, int]:
+    """Whole numbers that add up to `rounded`, which is `total` rounded down or up, by the largest-remainder rule.
 
-    What a bounded share cannot take goes to the others. Fractions are rounded up from the largest down.
+    The shares add up to `total`. They are the parts times one common factor, raised to `least` or lowered to their cap
+    where they are out of these bounds. Each number is its share rounded down or up; those with the largest fractions
+    are rounded up, the first among equals. The arithmetic is exact.
 
-    >>> apportion({"a": 1.0, "b": 1.0, "c": 4.0}, {"a": 9, "b": 9, "c": 4}, 9)
+    >>> apportion({"a": 1, "b": 1, "c": 4}, {"a": 9, "b": 9, "c": 4}, Fraction(9), 9)
     {'a': 3, 'b': 2, 'c': 4}
     """
-    low, high = 0.0, max(caps[name] / share for name, share in shares.items())
-    for _ in range(100):  # the scale at which the bounded shares add up: they grow with it
-        scale = (low + high) / 2
-        filled = {name: min(max(share * scale, least), caps[name]) for name, share in shares.items()}
-        low, high = (scale, high) if sum(filled.values()) < total else (low, scale)
-    filled = {name: min(max(share * high, least), caps[name]) for name, share in shares.items()}
-    counts = {name: int(value) for name, value in filled.items()}
-    by_fraction = sorted(counts, key=lambda name: counts[name] - filled[name])
-    growing = [name for name in by_fraction if counts[name] < caps[name]]
-    for name in growing[: total - sum(counts.values())]:
+    shares = _bounded_shares(parts, caps, total, least)
+    counts = {name: math.floor(share) for name, share in shares.items()}
+    by_fraction = sorted(shares, key=lambda name: counts[name] - shares[name])
+    for name in by_fraction[: rounded - sum(counts.values())]:
         counts[name] += 1
     return counts
 
@@ -269,10 +268,35 @@ def _smallest_kept(parts: Sequence[Tensor], keep: int) -> Tensor:
     return inside.kthvalue(above + len(inside) - keep + 1).values
 
 
-def _layer_by_layer(scores: Scores, whole: set[str], counts: Mapping[str, int]) -> Masks:
-    return _masks(
-        scores, whole, {name: keep_top(scores[name].detach().reshape(-1), keep) for name, keep in counts.items()}
-    )
+def _in_proportion(scores: Scores, sparsity: float, allow_empty: bool, part: Callable[[Tensor], int]) -> Masks:
+    """Each layer keeps a number of weights in proportion to its part."""
+    keep, whole, rest = _budget(scores, sparsity, allow_empty)
+    parts, sizes = ({name: count(score) for name, score in rest.items()} for count in (part, Tensor.numel))
+    # What is left before rounding. Shares of the rounded number could be off by more than a weight in a large layer.
+    left = sum(sizes.values()) - Fraction(float(sparsity)) * sum(score.numel() for score in scores.values())
+    counts = apportion(parts, sizes, left, keep, int(not allow_empty))
+    return _masks(scores, whole, {name: keep_top(rest[name].reshape(-1), count) for name, count in counts.items()})
+
+
+def _bounded_shares(
+    parts: Mapping[str, float], caps: Mapping[str, int], total: Fraction, least: int
+) -> dict[str, Fraction]:
+    """The parts times a factor, each within its bounds, that add up to `total` or come as close as the bounds allow."""
+    exact = {name: Fraction(part) for name, part in parts.items()}
+
+    def shares(factor: Fraction) -> dict[str, Fraction]:
+        return {name: min(max(part * factor, Fraction(least)), Fraction(caps[name])) for name, part in exact.items()}
+
+    def filled(factor: Fraction) -> Fraction:
+        return sum(shares(factor).values(), Fraction(0))
+
+    # The sum grows with the factor, along a straight line between two factors at which a share meets a bound.
+    corners = sorted({Fraction(0)} | {bound / part for name, part in exact.items() for bound in (least, caps[name])})
+    place = bisect_left(corners, total, key=filled)
+    if place == 0:
+        return shares(corners[0])
+    low, high = corners[place - 1], corners[place]
+    return shares(low + (high - low) * (total - filled(low)) / (filled(high) - filled(low)))
 
 
 def _by_channel(score: Tensor) -> Tensor:

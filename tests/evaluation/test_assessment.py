@@ -1,6 +1,6 @@
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
@@ -18,7 +18,6 @@ def naive_error(confidence: list[float], right: list[bool], bins: int = 15) -> f
     return total
 
 
-@settings(deadline=None)
 @given(st.lists(st.tuples(st.floats(0.01, 1), st.booleans()), min_size=1, max_size=60))
 def test_calibration_error_is_that_of_the_naive_formula(rows):
     confidence, right = map(list, zip(*rows, strict=True))

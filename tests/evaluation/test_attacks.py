@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 from torch.utils.data import TensorDataset
@@ -50,7 +50,6 @@ def test_equal_to_foolbox_element_for_element(kind, severity):
     assert torch.equal(ours, raw)
 
 
-@settings(deadline=None, max_examples=40)
 @given(
     st.sampled_from(["fgsm", "pgd"]), st.floats(1e-4, 0.5), st.integers(1, 4), st.booleans(), st.integers(1, 2),
     st.integers(0, 99),

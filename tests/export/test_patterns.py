@@ -5,7 +5,7 @@ import re
 import pytest
 import safetensors.torch
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.sparse import SparseSemiStructuredTensorCUSPARSELT, SparseSemiStructuredTensorCUTLASS
@@ -66,7 +66,6 @@ class OnTheCpu(SparseSemiStructuredTensorCUTLASS):
         return nn.functional.linear(B, self.to_dense(), bias)
 
 
-@settings(deadline=None)
 @given(
     shape=st.lists(st.integers(1, 6), min_size=2, max_size=4),
     n=st.integers(1, 4),
@@ -145,7 +144,6 @@ class OnAGpu(Tensor):
     is_cuda = True
 
 
-@settings(deadline=None)
 @given(st.integers(1, 8), st.integers(1, 8), st.sampled_from([8, 16, 32]), st.booleans())
 def test_sizes_are_those_that_torch_takes(rows, columns, unit, cutlass):
     model = two_of_four(nn.Linear(columns * unit, rows * unit))

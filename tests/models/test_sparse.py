@@ -7,7 +7,7 @@ from contextlib import suppress
 import pytest
 import safetensors.torch
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dap.errors import DapError
@@ -22,7 +22,6 @@ def same_bits(one, other) -> bool:
     return alike and torch.equal(one.reshape(-1).view(torch.uint8), other.reshape(-1).view(torch.uint8))
 
 
-@settings(max_examples=60, deadline=None)
 @given(
     shape=st.lists(st.integers(0, 9), max_size=4),
     dtype=st.sampled_from(DTYPES),

@@ -25,7 +25,7 @@ from dap.studies.local import run_locally
 from dap.studies.status import forget_failure, status
 from small_studies import SIX, THREE, contents, leftovers, make_study
 
-LONGER = SIX.replace("steps: 6,", "steps: 70,").replace("check_every: 3", "check_every: 35")
+LONGER = SIX.replace("steps: 6,", "steps: 40,").replace("check_every: 3", "check_every: 20")
 LONGEST = LONGER.replace("seed: 0", "seed: [0, 1]")
 
 
@@ -180,6 +180,7 @@ def test_a_study_that_is_asked_to_stop_saves_and_the_same_command_goes_on(asked,
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # also where these tests run in the background
     )
     deadline = time.monotonic() + 60
     while not any(row.state == "running" for row in status(study)):
