@@ -198,7 +198,9 @@ def _keep(folder: Path, pruned: Pruned, opened: Opened, engine: Engine) -> dict[
 
 
 def _evaluate(model: nn.Module, sources: Sources, engine: Engine) -> dict[str, Any]:
-    held_out = {domain: accuracy(model, data, ranks=engine.ranks) for domain, data in sources.held_out.items()}
+    held_out = {
+        domain: accuracy(model, data, ranks=engine.ranks, domain=domain) for domain, data in sources.held_out.items()
+    }
     return {"validation": held_out, **on_targets(model, sources, engine.ranks)}
 
 
