@@ -1,5 +1,6 @@
 """Batches of a source domain, from a dataset or from any iterable of batches."""
 
+import os
 import random
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -15,6 +16,7 @@ from dap.parallel import ALONE, Ranks
 from dap.seeding import derive_seed
 
 Batch = tuple[Tensor, Tensor]
+_USUAL = 4096  # images in a batch whose memory is not worth a look
 Source = Any  # a dataset of (image, label), or an iterable of batches
 
 
@@ -88,6 +90,7 @@ def _draws(domain: str, dataset: Any, batch_size: int, seed: int, start: int, ra
     if len(dataset) == 0:
         raise DapError(f"domain {domain!r} is empty: remove it or give it images")
     share = ranks.share(batch_size)
+    _check_memory(domain, dataset, batch_size // ranks.size)
     step, generator = start, torch.Generator()
     while True:
         step += 1
@@ -96,6 +99,17 @@ def _draws(domain: str, dataset: Any, batch_size: int, seed: int, start: int, ra
         # Of each image, not of the batch: it is then the same whoever takes it.
         seeds = np.random.SFC64(derive_seed("images", seed, domain, step)).random_raw(batch_size)
         yield take(dataset, indices[share], seeds[share])
+
+
+def _check_memory(domain: str, dataset: Any, images: int) -> None:
+    """Refuse a batch that does not fit into this machine's memory, before it is taken."""
+    if images <= _USUAL:
+        return
+    image, _ = take(dataset, torch.zeros(1, dtype=torch.long), np.zeros(1, np.uint64))
+    needed, there = images * image.nbytes, os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    if needed > there:
+        size = f"{needed / 1e9:,.0f} GB for the images alone, and this machine has {there / 1e9:,.0f} GB"
+        raise DapError(f"a batch of {images:,} images of {domain!r} takes {size}: lower batch_size")
 
 
 def _passes(domain: str, batches: Iterable[Batch], start: int, ranks: Ranks) -> Iterator[Batch]:

@@ -46,6 +46,12 @@ FORMS = {
 }
 
 
+RUNS = {
+    "train": (train, TrainConfig(steps=2, batch_size=4)),
+    "learn_masks": (learn_masks, PruneConfig(steps=2, target_sparsity=0.5, batch_size=4)),
+}
+
+
 def model() -> nn.Module:
     torch.manual_seed(0)
     return nn.Linear(192, 3)
@@ -54,15 +60,12 @@ def model() -> nn.Module:
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("kind", WRONG)
 @pytest.mark.parametrize("where", ["validation", "watch"])
-@pytest.mark.parametrize("run", ["learn_masks", "train"])
+@pytest.mark.parametrize("run", RUNS)
 def test_what_is_wrong_is_named(run, where, kind, form):
     held_out, steps = {where: {"a": flat(), "b": FORMS[form](broken(kind))}}, []
+    function, config = RUNS[run]
     with pytest.raises(DapError, match=WRONG[kind]):
-        if run == "train":
-            train(model(), {"a": flat()}, TrainConfig(steps=2, batch_size=4), on_step=steps.append, **held_out)
-        else:
-            config = PruneConfig(steps=2, target_sparsity=0.5, batch_size=4)
-            learn_masks(model(), {"a": flat(), "c": flat()}, config, on_step=steps.append, **held_out)
+        function(model(), {"a": flat(), "c": flat()}, config, on_step=steps.append, **held_out)
     assert form == "loader" or not steps  # what is in memory is refused before the first step
 
 
