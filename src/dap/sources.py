@@ -90,7 +90,7 @@ def _draws(domain: str, dataset: Any, batch_size: int, seed: int, start: int, ra
     if len(dataset) == 0:
         raise DapError(f"domain {domain!r} is empty: remove it or give it images")
     share = ranks.share(batch_size)
-    _check_memory(domain, dataset, batch_size // ranks.size)
+    check_memory({domain: dataset}, batch_size // ranks.size)
     step, generator = start, torch.Generator()
     while True:
         step += 1
@@ -101,15 +101,17 @@ def _draws(domain: str, dataset: Any, batch_size: int, seed: int, start: int, ra
         yield take(dataset, indices[share], seeds[share])
 
 
-def _check_memory(domain: str, dataset: Any, images: int) -> None:
-    """Refuse a batch that does not fit into this machine's memory, before it is taken."""
-    if images <= _USUAL:
+def check_memory(sources: Mapping[str, Source], batch_size: int) -> None:
+    """Refuse batches of datasets that do not fit into this machine's memory, before it is taken."""
+    datasets = {domain: source for domain, source in sources.items() if is_dataset(source) and len(source)}
+    if batch_size <= _USUAL or not datasets:
         return
-    image, _ = take(dataset, torch.zeros(1, dtype=torch.long), np.zeros(1, np.uint64))
-    needed, there = images * image.nbytes, os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    first = torch.zeros(1, dtype=torch.long), np.zeros(1, np.uint64)
+    needed = batch_size * sum(take(dataset, *first)[0].nbytes for dataset in datasets.values())
+    there = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     if needed > there:
         size = f"{needed / 1e9:,.0f} GB for the images alone, and this machine has {there / 1e9:,.0f} GB"
-        raise DapError(f"a batch of {images:,} images of {domain!r} takes {size}: lower batch_size")
+        raise DapError(f"batch_size is {batch_size:,}, of {', '.join(datasets)}: that takes {size}; lower it")
 
 
 def _passes(domain: str, batches: Iterable[Batch], start: int, ranks: Ranks) -> Iterator[Batch]:
