@@ -66,7 +66,8 @@ def launch(
         raise DapError(f"cannot run on {wish}: {error}") from None
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     processes = fabric.world_size // nodes
-    if fabric.device.type == "cpu" and processes > cores and not oversubscribe:
+    started = {"LOCAL_RANK", "SLURM_PROCID"} & os.environ.keys()  # by torchrun, Slurm, or the first process
+    if fabric.device.type == "cpu" and processes > cores and not (oversubscribe or started):
         raise DapError(f"devices is {processes}, and there are {cores} cores: lower it, or give --oversubscribe")
     fabric.launch()
     return Engine(Ranks(fabric.global_rank, fabric.world_size), fabric.device, fabric.autocast)
