@@ -39,7 +39,7 @@ HELD_OUT = {name: TensorDataset(*batch) for name, batch in make_batches(size=21,
 
 def main(devices: int, folder: Path) -> None:
     torch.set_num_threads(1)
-    engine = dap.launch(devices=devices, accelerator="cpu")
+    engine = dap.launch(devices=devices, accelerator="cpu", oversubscribe=True)
     torch.manual_seed(engine.ranks.rank)  # a rank must not depend on its process's own randomness
     tensors, values = {}, {}
     for name, objective in RUNS.items():

@@ -8,13 +8,27 @@ from collections.abc import Callable, Sequence
 from typing import NoReturn
 
 from jsonargparse import ArgumentParser, DefaultHelpFormatter
+from yaml import YAMLError
 
 
 def call(function: Callable[..., int], name: str, arguments: Sequence[str]) -> int:
     """Call `function` with what the command line says; `--config file.yaml` gives values that flags override."""
     parser = make_parser(function, name)
-    values = parser.instantiate(parser.parse_args(_switched(parser, arguments)))
+    try:
+        values = parser.instantiate(parser.parse_args(_switched(parser, arguments)))
+    except RecursionError:
+        parser.error("a value or the --config file is nested too deep")
+    except (UnicodeError, YAMLError) as error:
+        parser.error(f"the --config file is no YAML text: {error}")
+    for key, value in values.items():
+        if isinstance(value, str) and "\0" in value:
+            parser.error(f"{key} is {value!r}, with a NUL character: remove it")
+        if key in _PLACES and value == "":
+            parser.error(f"{key} is empty: give a path, or leave the option out")
     return function(**{key: value for key, value in values.items() if key != "config"})
+
+
+_PLACES = ("out", "root", "dense", "run", "runs", "study", "suite", "files", "model", "weights")
 
 
 class _Formatter(argparse.RawDescriptionHelpFormatter, DefaultHelpFormatter):

@@ -57,6 +57,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except DapError as error:
         print(f"dap: {error}", file=sys.stderr)
         return 1
+    except MemoryError:
+        print("dap: there is not enough memory: take smaller batches or images", file=sys.stderr)
+        return 1
     except OSError as error:
         print(f"dap: {f'{error.filename}: ' if error.filename else ''}{error.strerror or error}", file=sys.stderr)
         return 1
@@ -74,9 +77,12 @@ def _as_ctrl_c(number: int, frame: Any) -> None:
 def _overview(given: Sequence[str]) -> int:
     """What there is, for whoever asks or has not named a verb."""
     asked = not given or given[-1] in ("-h", "--help")
-    known = "\n".join(f"  dap {verb:12} {(function.__doc__ or '').splitlines()[0]}" for verb, function in VERBS.items())
-    text = f"usage: dap <verb> … (dap <verb> --help for its options)\n\n{known}"
     if not asked:
-        text = f"dap: there is no verb {' '.join(given[:1])!r}\n{text}"
-    print(text, file=sys.stdout if asked else sys.stderr)
-    return 0 if asked else 2
+        below = [verb for verb in VERBS if verb.startswith(f"{given[0]} ")]
+        called = " ".join(given[: 2 if below else 1])
+        wrong = f"{called} needs a verb" if below and len(given) == 1 else f"there is no verb {called!r}"
+        print(f"dap: {wrong}; choose one of {', '.join(below or VERBS)}", file=sys.stderr)
+        return 2
+    known = "\n".join(f"  dap {verb:12} {(function.__doc__ or '').splitlines()[0]}" for verb, function in VERBS.items())
+    print(f"usage: dap <verb> … (dap <verb> --help for its options)\n\n{known}")
+    return 0

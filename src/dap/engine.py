@@ -1,5 +1,6 @@
 """Where steps run, and the loop around them: devices, precision, several processes, Ctrl-C, checkpoints."""
 
+import os
 import signal
 import threading
 from collections.abc import Callable, Iterator, Mapping
@@ -36,11 +37,18 @@ class Engine:
         return self.ranks.rank == 0
 
 
-def launch(devices: int | str = 1, nodes: int = 1, precision: str = "32-true", accelerator: str = "auto") -> Engine:
+def launch(
+    devices: int | str = 1,
+    nodes: int = 1,
+    precision: str = "32-true",
+    accelerator: str = "auto",
+    oversubscribe: bool = False,
+) -> Engine:
     """Start `devices` processes on each of `nodes` machines, with Lightning Fabric; each of them goes on from here.
 
     They are started by running the program's own command again, so call it early. Under torchrun or Slurm, which start
-    processes themselves, they only find each other. `precision="bf16-mixed"` runs in bfloat16 where it is safe.
+    processes themselves, they only find each other. `precision="bf16-mixed"` runs in bfloat16 where it is safe. More
+    processes on CPUs than there are cores need `oversubscribe`.
     """
     if precision not in PRECISIONS:
         raise DapError(f"precision is {precision!r}; choose one of {', '.join(PRECISIONS)}")
@@ -56,6 +64,11 @@ def launch(devices: int | str = 1, nodes: int = 1, precision: str = "32-true", a
     except (ValueError, RuntimeError, TypeError, ImportError) as error:
         wish = f"accelerator={accelerator}, devices={devices}, nodes={nodes}, precision={precision}"
         raise DapError(f"cannot run on {wish}: {error}") from None
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    processes = fabric.world_size // nodes
+    started = {"LOCAL_RANK", "SLURM_PROCID"} & os.environ.keys()  # by torchrun, Slurm, or the first process
+    if fabric.device.type == "cpu" and processes > cores and not (oversubscribe or started):
+        raise DapError(f"devices is {processes}, and there are {cores} cores: lower it, or give --oversubscribe")
     fabric.launch()
     return Engine(Ranks(fabric.global_rank, fabric.world_size), fabric.device, fabric.autocast)
 

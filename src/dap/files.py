@@ -51,7 +51,16 @@ def replacing(path: str | Path) -> Iterator[Path]:
         os.unlink(name)
         if found := re.search(r"\(os error (\d+)\)", str(error)):  # safetensors has errors of its own for a full disk
             raise OSError(int(found[1]), os.strerror(int(found[1])), str(path)) from error
+        if isinstance(error, OSError) and error.errno and error.filename in (None, name):  # as of a full disk
+            error.filename = str(path)
         raise
+
+
+def check_folder(out: str | Path) -> None:
+    """Refuse a folder that cannot be made because a file is in its place."""
+    for place in (Path(out), *Path(out).parents):
+        if place.exists() and not place.is_dir():
+            raise DapError(f"{place} is a file, and {out} must be a folder: give another name")
 
 
 def check_readable(path: str | Path) -> None:

@@ -14,14 +14,14 @@ from dap.checkpoints import checksum, difference, load_state, save_state
 from dap.config import PruneConfig
 from dap.engine import Engine, run
 from dap.errors import DapError
-from dap.evaluation.accuracy import accuracy
+from dap.evaluation.accuracy import accuracy, check_validation
 from dap.gates import Shape, by_weight
 from dap.masking import bake
 from dap.masks import Masks
 from dap.objectives import Objective
 from dap.objectives.objective import Batches, Loss
 from dap.pruner import Pruner, StepStats, check_domains
-from dap.sources import Source, check_held_out
+from dap.sources import Source
 from dap.structure.channels import Channels
 
 
@@ -201,7 +201,7 @@ class _Learning:
         if not data:
             return {}
         sparse = bake(pruner.masked.model, masks)
-        return {name: accuracy(sparse, images, ranks=pruner.ranks) for name, images in data.items()}
+        return {name: accuracy(sparse, images, ranks=pruner.ranks, domain=name) for name, images in data.items()}
 
     def save(self) -> None:
         if self.checkpoint is not None:
@@ -225,8 +225,8 @@ def _check(
             raise DapError(f"milestone {milestone} is out of reach: it must lie between 0 and target_sparsity={target}")
     if milestones:
         pruner.masks(max(milestones))  # an error if it would not leave every layer something
-    check_held_out(validation)
-    check_held_out(watch)
+    for held_out in (validation, watch):
+        check_validation(pruner.masked.model, held_out)
     for name, every in {"eval_every": eval_every, "checkpoint_every": checkpoint_every}.items():
         if every is not None and every < 1:
             raise DapError(f"{name} is {every}; it must be at least 1")

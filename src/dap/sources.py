@@ -1,5 +1,6 @@
 """Batches of a source domain, from a dataset or from any iterable of batches."""
 
+import os
 import random
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -16,6 +17,7 @@ from dap.parallel import ALONE, Ranks
 from dap.seeding import derive_seed
 
 Batch = tuple[Tensor, Tensor]
+_USUAL = 4096  # images in a batch whose memory is not worth a look
 Source = Any  # a dataset of (image, label), or an iterable of batches
 
 
@@ -105,6 +107,7 @@ def _draws(domain: str, dataset: Any, batch_size: int, seed: int, start: int, ra
     if len(dataset) == 0:
         raise DapError(f"domain {domain!r} is empty: remove it or give it images")
     share = ranks.share(batch_size)
+    check_memory({domain: dataset}, batch_size // ranks.size)
     step, generator = start, torch.Generator()
     while True:
         step += 1
@@ -113,6 +116,19 @@ def _draws(domain: str, dataset: Any, batch_size: int, seed: int, start: int, ra
         # Of each image, not of the batch: it is then the same whoever takes it.
         seeds = np.random.SFC64(derive_seed("images", seed, domain, step)).random_raw(batch_size)
         yield take(dataset, indices[share], seeds[share])
+
+
+def check_memory(sources: Mapping[str, Source], batch_size: int) -> None:
+    """Refuse batches of datasets that do not fit into this machine's memory, before it is taken."""
+    datasets = {domain: source for domain, source in sources.items() if is_dataset(source) and len(source)}
+    if batch_size <= _USUAL or not datasets:
+        return
+    first = torch.zeros(1, dtype=torch.long), np.zeros(1, np.uint64)
+    needed = batch_size * sum(take(dataset, *first)[0].nbytes for dataset in datasets.values())
+    there = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    if needed > there:
+        size = f"{needed / 1e9:,.0f} GB for the images alone, and this machine has {there / 1e9:,.0f} GB"
+        raise DapError(f"batch_size is {batch_size:,}, of {', '.join(datasets)}: that takes {size}; lower it")
 
 
 def _passes(domain: str, batches: Iterable[Batch], start: int, ranks: Ranks) -> Iterator[Batch]:

@@ -42,6 +42,7 @@ class TrainSpec:
     kind: typing.ClassVar[str] = "train"
 
     def resolved(self) -> Self:
+        _check(self)
         return replace(self, train=self.train.resolved(self.suite, self.objective))
 
     def canonical(self) -> dict[str, Any]:
@@ -67,6 +68,7 @@ class ModelSpec:
     kind: typing.ClassVar[str] = "model"
 
     def resolved(self) -> Self:
+        _check(self)
         return replace(self, train=self.train.resolved(self.suite))
 
     def canonical(self) -> dict[str, Any]:
@@ -132,6 +134,7 @@ class PruneSpec:
 
     def resolved(self, suite: str | None = None) -> Self:
         """`suite` is that of a dense training of which only the folder is known."""
+        _check(self)
         dense = self.dense if isinstance(self.dense, str) else self.dense.resolved()
         return replace(self, dense=dense, prune=self._config(suite))
 
@@ -195,6 +198,7 @@ class EvaluateSpec:
     kind: typing.ClassVar[str] = "evaluate"
 
     def resolved(self) -> Self:
+        _check(self)
         return self if isinstance(self.run, str) else replace(self, run=self.run.resolved())
 
     def canonical(self) -> dict[str, Any]:
@@ -218,6 +222,20 @@ class EvaluateSpec:
 
 Spec = TrainSpec | BestSpec | PruneSpec | EvaluateSpec
 KINDS: dict[str, type[Spec]] = {cls.kind: cls for cls in (TrainSpec, BestSpec, PruneSpec, EvaluateSpec)}
+
+
+def _check(spec: Any) -> None:
+    """Refuse what no run can do, whatever its images and its model."""
+    for name in ("threads", "pixels", "batches", "watch_every", "images", "restarts"):
+        value = getattr(spec, name, None)
+        if value is not None and value < 1:
+            raise DapError(f"{name} is {value}; it must be at least 1")
+    targets = getattr(spec, "targets", ())
+    for target in targets:
+        if not target:
+            raise DapError(f"targets is {','.join(targets)!r}, with an empty name: name each domain once")
+        if targets.count(target) > 1:
+            raise DapError(f"targets has {target!r} twice: name each domain once")
 
 
 def _usual_left_out(values: dict[str, Any]) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from dap.checkpoints import checksum, difference, load_state, save_state
 from dap.config import TrainConfig
 from dap.engine import Engine, run
 from dap.errors import DapError
-from dap.evaluation.accuracy import score
+from dap.evaluation.accuracy import check_validation, score
 from dap.masks import Masks
 from dap.norms import estimate_norms
 from dap.objectives import Erm, Objective
@@ -132,6 +132,8 @@ def _run(
     on_step: Callable[[TrainStats], None] | None,
 ) -> Dense:
     trainer, checkpoint = job.trainer, job.checkpoint
+    for held_out in (job.validation, job.watch):
+        check_validation(trainer.model, held_out)
     if checkpoint is not None and Path(checkpoint).exists():
         job.restore(checkpoint)
     dense = job.dense
@@ -205,12 +207,16 @@ class _Training:
                 self.trainer.swad.close(step, new.mean_loss)
             dense.scores.append(new)
         if self.watch:
-            accuracies = {name: score(model, data, ranks=ranks).accuracy for name, data in self.watch.items()}
+            accuracies = {
+                name: score(model, data, ranks=ranks, domain=name).accuracy for name, data in self.watch.items()
+            }
             dense.watched[step] = accuracies
 
     def _score(self, step: int) -> SourceScore:
         model, ranks = self.trainer.model, self.trainer.ranks
-        scores = {domain: score(model, held_out, ranks=ranks) for domain, held_out in self.validation.items()}
+        scores = {
+            domain: score(model, held_out, ranks=ranks, domain=domain) for domain, held_out in self.validation.items()
+        }
         accuracies = {domain: found.accuracy for domain, found in scores.items()}
         return SourceScore(step, accuracies, {domain: found.loss for domain, found in scores.items()})
 

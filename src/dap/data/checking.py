@@ -53,7 +53,7 @@ def check_suite(what: str | Path, root: str | Path | None = None, quick: bool = 
             bad = {} if quick else find_unreadable(listing, domain)
             unreadable = {listing.names[row]: error for row, error in bad.items()}
             check.domains[domain] = Domain(len(listing), None, absent, unreadable)
-        check.notes += _shared_groups(contents)
+        check.notes += [*contents.notes, *_shared_groups(contents)]
     _compare(check, str(what), root)
     _describe(check)
     return check

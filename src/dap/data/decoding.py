@@ -1,6 +1,8 @@
 """Image files to bytes of a square: DomainBed's eval transform up to the normalisation."""
 
 import errno
+import os
+import stat
 from typing import Any
 
 import numpy as np
@@ -15,8 +17,11 @@ from dap.progress import progress
 def decode(file: Any, pixels: int) -> tuple[np.ndarray, tuple[int, int]]:
     """Bytes [3, pixels, pixels], and the original's height and width. `file` is a path or an open file.
 
-    Raises whatever the decoder raises if the file is damaged: a truncated image is not filled up with grey.
+    Raises whatever the decoder raises if the file is damaged: a truncated image is not filled up with grey. A path that
+    is no regular file is refused before it is opened: reading a FIFO would wait for ever.
     """
+    if isinstance(file, str | os.PathLike) and not stat.S_ISREG(os.stat(file).st_mode):
+        raise DapError("it is not a regular file")
     with Image.open(file) as picture:
         width, height = picture.size
         # Converting drops it anyway, but not without a warning for some palettes.

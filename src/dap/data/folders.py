@@ -7,19 +7,22 @@ from pathlib import Path
 import numpy as np
 
 from dap.data.listing import Contents, Listing, Names, list_files
+from dap.data.walking import Walk
 from dap.errors import DapError
-
-EXTENSIONS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
 
 
 def list_folder(folder: Path, name: str | None = None, domains: Sequence[str] | None = None) -> Contents:
-    """What is in `folder`, of all its domains or of `domains` only. A domain need not have every class."""
+    """What is in `folder`, of all its domains or of `domains` only. A domain need not have every class.
+
+    Links are followed. An image that several of them lead to is listed once, and only regular files are listed.
+    """
     if not folder.is_dir():
         raise DapError(f"no folder {folder}: give one that holds <domain>/<class>/<image>")
-    found = {domain: _folders(folder / domain) for domain in domains or _folders(folder)}
+    walk = Walk(folder, domains)
+    found = {domain: walk.folders(domain) for domain in walk.domains}
     classes = sorted({name for names in found.values() for name in names})
-    listings = {domain: _domain(folder, domain, names, classes) for domain, names in sorted(found.items())}
-    return Contents(name or folder.resolve().name, tuple(classes), listings)
+    listings = {domain: _domain(walk, domain, names, classes) for domain, names in sorted(found.items())}
+    return Contents(name or folder.resolve().name, tuple(classes), listings, notes=walk.notes())
 
 
 def refuse_empty(contents: Contents, folder: Path) -> None:
@@ -37,34 +40,15 @@ def refuse_empty(contents: Contents, folder: Path) -> None:
         raise DapError(f"class {name!r} of {folder} has no images in any domain: fill its folders or remove them")
 
 
-def _domain(folder: Path, domain: str, present: Sequence[str], classes: Sequence[str]) -> Listing:
+def _domain(walk: Walk, domain: str, present: Sequence[str], classes: Sequence[str]) -> Listing:
     labels: list[int] = []
 
     def names() -> Iterator[str]:
         for name in present:
             before = len(labels)
-            for image in _images(folder, os.path.join(domain, name)):
+            for image in walk.images(os.path.join(domain, name)):
                 labels.append(classes.index(name) if len(labels) == before else labels[-1])
                 yield image
 
     listed = Names(names())
-    return list_files(folder, listed, np.array(labels, np.int32), missing=True)
-
-
-def _images(folder: Path, below: str) -> Iterator[str]:
-    def refuse(error: OSError) -> None:
-        raise DapError(f"cannot read {error.filename} ({error.strerror}): check its rights")
-
-    for root, _, files in sorted(os.walk(folder / below, onerror=refuse, followlinks=True)):
-        inside = os.path.relpath(root, folder)
-        if not any(part.startswith(".") for part in Path(inside).parts):
-            for file in sorted(files):
-                if file.lower().endswith(EXTENSIONS) and not file.startswith("."):
-                    yield os.path.join(inside, file)
-
-
-def _folders(folder: Path) -> list[str]:
-    if not folder.is_dir():
-        return []
-    with os.scandir(folder) as entries:
-        return sorted(entry.name for entry in entries if entry.is_dir() and not entry.name.startswith("."))
+    return list_files(walk.folder, listed, np.array(labels, np.int32), missing=True)

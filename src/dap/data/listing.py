@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+import stat
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -72,6 +73,7 @@ class Contents:
     classes: tuple[str, ...]
     domains: dict[str, Listing]
     group_names: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()  # what was found and is not listed
 
 
 def list_files(
@@ -79,17 +81,21 @@ def list_files(
 ) -> Listing:
     """A listing of files under `base`; `missing` says whether one that is not there may be listed nevertheless."""
     names = names if isinstance(names, Names) else Names(names)
-    digest, absent = hashlib.sha256(), []
+    digest, absent, special = hashlib.sha256(), [], []
     for name in names:
         try:
             status = os.stat(os.path.join(base, name))
             stamp = (status.st_size, status.st_mtime_ns)
+            if not stat.S_ISREG(status.st_mode):
+                special.append(name)
         except OSError:
             absent.append(name)
             stamp = None
         digest.update(repr((name, stamp)).encode(errors="surrogateescape"))
     if absent and not missing:
         raise DapError(f"{some(absent)} not found under {base}: correct the paths, or bring the files")
+    if special:
+        raise DapError(f"{some(special)} under {base}: not a regular file; list image files only")
     return Listing(names, labels.astype(np.int32), groups, digest.hexdigest(), partial(_path, os.fspath(base), names))
 
 

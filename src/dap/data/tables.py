@@ -26,6 +26,7 @@ def list_table(file: Path, root: Path | None = None) -> Contents:
     _refuse_gaps(file, columns)
     paths = [_inside(str(path), file, root) for path in columns["path"]]
     _refuse_duplicates(file, paths)
+    _refuse_duplicates(file, _resolved(file.parent, paths))
     classes, labels = encode(columns["label"])
     group_names, groups = encode(columns["group"]) if "group" in columns else ((), None)
     listings = {
@@ -76,6 +77,13 @@ def _refuse_duplicates(file: Path, paths: Sequence[str]) -> None:
     again = [path for path in paths if path in seen or seen.add(path)]
     if again:
         raise DapError(f"{file} lists {some(again)} more than once: an image in both parts of a split is no test")
+
+
+def _resolved(base: Path, paths: Sequence[str]) -> list[str]:
+    """Where links lead: two names of one image are one image."""
+    folders = {folder: os.path.realpath(base / folder) for folder in {os.path.dirname(path) for path in paths}}
+    places = [os.path.join(folders[os.path.dirname(path)], os.path.basename(path)) for path in paths]
+    return [os.path.realpath(place) if os.path.islink(place) else place for place in places]
 
 
 def _inside(path: str, file: Path, root: Path | None) -> str:

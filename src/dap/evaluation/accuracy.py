@@ -1,17 +1,19 @@
 """How well a model classifies: the share of images it gets right, and its loss."""
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.utils.data import TensorDataset
 
-from dap.batches import as_batch
+from dap.batches import as_batch, check_batch, check_labels
 from dap.errors import DapError
-from dap.masking import frozen
+from dap.masking import frozen, looking_at
 from dap.outputs import Outputs
 from dap.parallel import ALONE, Ranks
-from dap.sources import Source, is_dataset, laid_out, take
+from dap.sources import Source, check_held_out, is_dataset, laid_out, take
 from dap.user_models import check_runnable, running
 
 
@@ -22,17 +24,17 @@ class Score(NamedTuple):
     right: Tensor | None = None  # [n], bool: which images, of a dataset in its order
 
 
-def accuracy(model: nn.Module, source: Source, batch_size: int = 256, ranks: Ranks = ALONE) -> float:
-    """Accuracy over a whole dataset, or over an iterable of batches, in eval mode.
+def accuracy(model: nn.Module, source: Source, batch_size: int = 256, ranks: Ranks = ALONE, domain: str = "") -> float:
+    """Accuracy over a whole dataset, or over an iterable of batches, in eval mode. Errors name the `domain`.
 
     >>> accuracy(nn.Identity(), [(torch.eye(3), torch.arange(3))])
     1.0
     """
-    return score(model, source, batch_size, ranks).accuracy
+    return score(model, source, batch_size, ranks, domain).accuracy
 
 
 @torch.no_grad()
-def score(model: nn.Module, source: Source, batch_size: int = 256, ranks: Ranks = ALONE) -> Score:
+def score(model: nn.Module, source: Source, batch_size: int = 256, ranks: Ranks = ALONE, domain: str = "") -> Score:
     """Accuracy and loss over a whole dataset, or over an iterable of batches, in eval mode.
 
     Several ranks divide the batches among them, and all get the result.
@@ -54,8 +56,10 @@ def score(model: nn.Module, source: Source, batch_size: int = 256, ranks: Ranks 
         for part, inputs, labels in batches:
             if first is not None:
                 inputs, labels = inputs.to(first.device), labels.to(first.device)
+            check_batch(domain, inputs, labels, mixed=False)
             with running(model, inputs):
                 logits = Outputs.of(model(laid_out(inputs))).logits.float()
+            check_labels(domain, labels, logits.shape[1])
             correct = logits.argmax(1) == labels
             right += int(correct.sum())
             if hits is not None and part is not None:
@@ -69,3 +73,24 @@ def score(model: nn.Module, source: Source, batch_size: int = 256, ranks: Ranks 
         ranks.sum_([hits])  # each has set its own
         hits = hits.bool().cpu()
     return Score(right / seen, loss / seen, int(seen), hits)
+
+
+def check_validation(model: nn.Module, validation: Mapping[str, Source]) -> None:
+    """Refuse held-out images on which `score` would fail. Those that are not in memory are checked when they are read.
+
+    >>> check_validation(nn.Identity(), {"art": [(torch.eye(3), torch.tensor([0, 1, 5]))]})
+    Traceback (most recent call last):
+    dap.errors.DapError: domain 'art': label 5 is out of range, the model has 3 classes
+    """
+    check_held_out(validation)
+    device = next((parameter.device for parameter in model.parameters()), None)
+    for domain, source in validation.items():
+        in_memory = [source.tensors[:2]] if isinstance(source, TensorDataset) else source
+        if not isinstance(in_memory, list | tuple):
+            continue
+        for inputs, labels in in_memory:
+            check_batch(domain, inputs, labels, mixed=False)
+        with looking_at(model):
+            classes = Outputs.of(model(in_memory[0][0][:1].to(device))).logits.shape[1]
+        for _, labels in in_memory:
+            check_labels(domain, labels, classes)

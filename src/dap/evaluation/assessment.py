@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from dap.batches import check_batch, check_labels
 from dap.errors import DapError
 from dap.evaluation.pixels import batches
 from dap.masking import frozen
@@ -45,16 +46,18 @@ class Assessment:
 
 
 @torch.no_grad()
-def predictions(model: nn.Module, source: Source, batch_size: int = 256) -> tuple[Tensor, Tensor]:
-    """Logits [n, classes] and labels [n] over a whole dataset, in eval mode, on the CPU."""
+def predictions(model: nn.Module, source: Source, batch_size: int = 256, domain: str = "") -> tuple[Tensor, Tensor]:
+    """Logits [n, classes] and labels [n] over a whole dataset, in eval mode, on the CPU. Errors name the `domain`."""
     check_runnable(model)
     first = next(model.parameters(), None)
     logits, labels = [], []
     with frozen(model):
         for inputs, targets in batches(source, batch_size):
             inputs = inputs if first is None else inputs.to(first.device)
+            check_batch(domain, inputs, targets, mixed=False)
             with running(model, inputs):
                 logits.append(Outputs.of(model(laid_out(inputs))).logits.float().cpu())
+            check_labels(domain, targets, logits[-1].shape[1])
             labels.append(targets.long().cpu())
     if not logits:
         raise DapError("an assessment needs at least one image")

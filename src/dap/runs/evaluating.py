@@ -130,12 +130,12 @@ def _assess(name: str, model: nn.Module, sources: Sources, classes: tuple[str, .
     whole = {}
     for domain, data in sources.held_out.items():
         try:
-            whole[domain] = assess_logits(*predictions(model, data))
+            whole[domain] = assess_logits(*predictions(model, data, domain=domain))
         except DapError as error:
             raise DapError(f"{name}, on {domain}: {error}") from None
         found["sources"][domain] = {"held out": whole[domain].row(classes)}
     for domain, parts in sources.targets.items():
-        seen = {part: predictions(model, data) for part, data in parts.items()}
+        seen = {part: predictions(model, data, domain=domain) for part, data in parts.items()}
         logits, labels = (torch.cat(tensors) for tensors in zip(*seen.values(), strict=True))
         whole[domain] = assess_logits(logits, labels)
         found["targets"][domain] = {part: assess_logits(*pair).row(classes) for part, pair in seen.items()}

@@ -130,6 +130,8 @@ def open_model(spec: ModelSpec, suite: Suite) -> Opened:
 
 def _own(spec: ModelSpec) -> nn.Module:
     module, _, name = spec.model.partition(":")
+    if not module or not name:
+        raise DapError(f"{spec.model!r} names no model: give package.module:factory")
     if os.getcwd() not in sys.path:  # the command's own folder is there, not the user's
         sys.path.insert(0, os.getcwd())
     try:

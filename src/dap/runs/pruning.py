@@ -31,6 +31,7 @@ from dap.pruning import Pruned, prune
 from dap.runs.folder import Metrics, as_read, finished, read_json, read_metrics, read_spec, working_in, write_json
 from dap.runs.opening import Opened, is_there, load_model, open_dense, place_of, save_model, settled, suite_pruned
 from dap.runs.sources import Sources, on_targets
+from dap.sources import check_memory
 from dap.specs import ModelSpec, PruneSpec
 
 
@@ -55,6 +56,7 @@ def prune_dense(
     opened = open_dense(spec, folder, dense)
     model, sources = opened.model, opened.sources
     _refuse_another_model(folder, model)
+    check_memory(sources.train, spec.prune.batch_size // engine.ranks.size)
     if done is not None:
         return done
     if engine.device is not None:
@@ -198,7 +200,9 @@ def _keep(folder: Path, pruned: Pruned, opened: Opened, engine: Engine) -> dict[
 
 
 def _evaluate(model: nn.Module, sources: Sources, engine: Engine) -> dict[str, Any]:
-    held_out = {domain: accuracy(model, data, ranks=engine.ranks) for domain, data in sources.held_out.items()}
+    held_out = {
+        domain: accuracy(model, data, ranks=engine.ranks, domain=domain) for domain, data in sources.held_out.items()
+    }
     return {"validation": held_out, **on_targets(model, sources, engine.ranks)}
 
 

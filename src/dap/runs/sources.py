@@ -97,7 +97,7 @@ def on_targets(model: nn.Module, sources: Sources, ranks: Ranks = ALONE) -> dict
     """`targets`, the accuracy on every unseen domain: its 80 %, its 20 %, and all of it; and `right`, which images."""
     accuracies, right = {}, {}
     for target, parts in sources.targets.items():
-        scores = {part: score(model, data, ranks=ranks) for part, data in parts.items()}
+        scores = {part: score(model, data, ranks=ranks, domain=target) for part, data in parts.items()}
         images = sum(found.images for found in scores.values())
         whole = sum(found.accuracy * found.images for found in scores.values()) / images
         accuracies[target] = {part: found.accuracy for part, found in scores.items()} | {"all": whole}

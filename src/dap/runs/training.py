@@ -16,6 +16,7 @@ from dap.models import Classifier, ModelCard, create_classifier
 from dap.objectives import OBJECTIVES, Objective
 from dap.runs.folder import as_read, finished, read_json, working_in, write_json
 from dap.runs.sources import Sources, divide, listings, notes_of, on_targets, suite_of
+from dap.sources import check_memory
 from dap.specs import TrainSpec
 from dap.trainer import TrainStats
 from dap.training import Dense, train
@@ -55,6 +56,7 @@ def train_dense(
     objective = make_objective(spec.objective, spec.options, spec.suite)
     suite = suite_of(spec)
     sources = divide(suite, spec.targets, spec.train.seed)
+    check_memory(sources.train, spec.train.batch_size // engine.ranks.size)
     model = build(spec, suite)
     with threads(spec.threads), working_in(folder, spec, engine) as metrics:
         if (done := finished(folder, spec, MODEL, OBJECTIVE)) is not None:  # someone else has been faster

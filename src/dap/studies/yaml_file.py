@@ -37,6 +37,15 @@ def _mapping(loader: _Loader, node: yaml.MappingNode) -> dict[Any, Any]:
 _Loader.add_constructor("tag:yaml.org,2002:map", _mapping)
 
 
+def _text(loader: _Loader, node: yaml.ScalarNode) -> str:
+    if "\0" in node.value:
+        raise yaml.constructor.ConstructorError(None, None, f"{node.value!r} has a NUL character", node.start_mark)
+    return loader.construct_yaml_str(node)
+
+
+_Loader.add_constructor("tag:yaml.org,2002:str", _text)
+
+
 def read_yaml(file: Path) -> Any:
     """What a file says.
 
@@ -50,6 +59,9 @@ def read_yaml(file: Path) -> Any:
         return yaml.load(file.read_text(), _Loader)  # a safe loader
     except yaml.YAMLError as error:
         line = f", line {mark.line + 1}" if (mark := getattr(error, "problem_mark", None)) else ""
-        raise DapError(f"{file}{line} is not sound YAML: {getattr(error, 'problem', error)}") from None
+        reason = " ".join(str(getattr(error, "problem", None) or error).split())
+        raise DapError(f"{file}{line} is not sound YAML: {reason}") from None
+    except RecursionError:
+        raise DapError(f"{file} is nested too deep: give the YAML file of a study") from None
     except UnicodeDecodeError:
         raise DapError(f"{file} is no text: give a YAML file") from None

@@ -77,7 +77,7 @@ def evaluate_models(
         "interpret": interpret,
         "root": root,
     }
-    spec = read(EvaluateSpec, values, "evaluate")
+    spec = read(EvaluateSpec, values, "evaluate").resolved()
     if out and dense:
         raise DapError("a result that is kept needs its dense training in place: leave --out or --dense away")
     if out is None and dense is None and (attacks or corruptions or interpret):

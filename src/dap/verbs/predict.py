@@ -67,6 +67,8 @@ def _files(names: list[str]) -> list[Path]:
             found += sorted(file for file in path.rglob("*") if file.is_file() and not file.name.startswith("."))
         elif path.is_file():
             found.append(path)
+        elif path.exists():
+            raise DapError(f"{path} is not a regular file: give image files, or folders of them")
         else:
             raise DapError(f"there is no {path}: give image files, or folders of them")
     if not found:

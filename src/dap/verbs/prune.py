@@ -32,6 +32,7 @@ def prune_suite(
     precision: Literal["32-true", "bf16-mixed"] = "32-true",
     threads: int | None = None,
     accelerator: str = "auto",
+    oversubscribe: bool = False,
     dry_run: bool = False,
     watch_every: int | None = None,
     recalibrated: bool = False,
@@ -71,6 +72,7 @@ def prune_suite(
         precision: 32-true, or bf16-mixed
         threads: of torch, on which the last bits depend (default: as many as it takes)
         accelerator: auto, cpu or gpu
+        oversubscribe: allow more processes on CPUs than this machine has cores
         dry_run: time a few steps, and say how long it will take and what it needs
         watch_every: steps of mask learning between looks at held-out and unseen images, for curves
         recalibrated: estimate the statistics of norm layers again after pruning, on source images; weights stay
@@ -83,11 +85,8 @@ def prune_suite(
     """
     from json import dumps
 
-    from dap.engine import launch
-    from dap.progress import stages
-    from dap.runs import PruneSpec, prune_dense
-    from dap.runs.curves import tensorboard as curves
-    from dap.verbs.dry_run import dry_run as rehearse
+    from dap.files import check_folder
+    from dap.specs import PruneSpec
 
     spec = PruneSpec(
         _dense(dense, suite, weights, targets, root, pixels, on_corrupt),
@@ -105,7 +104,15 @@ def prune_suite(
         raw,
         root if suite is None else None,
     )
-    engine = launch(devices, nodes, precision, accelerator)
+    spec.resolved()  # refuses wrong values before torch is imported, which takes seconds
+    check_folder(out)
+    from dap.engine import launch
+    from dap.progress import stages
+    from dap.runs import prune_dense
+    from dap.runs.curves import tensorboard as curves
+    from dap.verbs.dry_run import dry_run as rehearse
+
+    engine = launch(devices, nodes, precision, accelerator, oversubscribe)
     if dry_run:
         return rehearse(spec, json, engine)
     with curves(out, tensorboard and engine.first), stages(quiet=not engine.first) as advance:

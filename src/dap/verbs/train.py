@@ -25,6 +25,7 @@ def train_suite(
     precision: Literal["32-true", "bf16-mixed"] = "32-true",
     threads: int | None = None,
     accelerator: str = "auto",
+    oversubscribe: bool = False,
     dry_run: bool = False,
     tensorboard: bool = False,
     json: bool = False,
@@ -52,6 +53,7 @@ def train_suite(
         precision: 32-true, or bf16-mixed
         threads: of torch, on which the last bits depend (default: as many as it takes)
         accelerator: auto, cpu or gpu
+        oversubscribe: allow more processes on CPUs than this machine has cores
         dry_run: time a few steps, and say how long it will take and what it needs
         tensorboard: draw curves in <out>/tensorboard, for tensorboard --logdir
         json: print the result as one JSON object
@@ -61,11 +63,8 @@ def train_suite(
     """
     from json import dumps
 
-    from dap.engine import launch
-    from dap.progress import progress
-    from dap.runs import TrainSpec, train_dense
-    from dap.runs.curves import tensorboard as curves
-    from dap.verbs.dry_run import dry_run as rehearse
+    from dap.files import check_folder
+    from dap.specs import TrainSpec
 
     names = tuple(name.strip() for name in targets.split(","))
     spec = TrainSpec(
@@ -84,8 +83,15 @@ def train_suite(
         threads=threads,
         precision=precision,
     )
-    engine = launch(devices, nodes, precision, accelerator)
-    steps = spec.resolved().train.steps
+    steps = spec.resolved().train.steps  # refuses wrong values before torch is imported, which takes seconds
+    check_folder(out)
+    from dap.engine import launch
+    from dap.progress import progress
+    from dap.runs import train_dense
+    from dap.runs.curves import tensorboard as curves
+    from dap.verbs.dry_run import dry_run as rehearse
+
+    engine = launch(devices, nodes, precision, accelerator, oversubscribe)
     if dry_run:
         return rehearse(spec, json, engine)
     with (
