@@ -175,6 +175,7 @@ def test_training_reaches_recurrent_layers():
     assert all(not torch.equal(parameter, before[name]) for name, parameter in model.named_parameters())
 
 
+@pytest.mark.filterwarnings("ignore:a sparsity of 0.3 was asked for")
 @pytest.mark.parametrize("allocation", ["global", "per_layer", "erk", "channels", "global_channels", "2:4"])
 @pytest.mark.parametrize("method", sorted(METHODS))
 def test_added_matrices_under_every_method(method, allocation):

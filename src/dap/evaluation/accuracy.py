@@ -88,9 +88,11 @@ def check_validation(model: nn.Module, validation: Mapping[str, Source]) -> None
         in_memory = [source.tensors[:2]] if isinstance(source, TensorDataset) else source
         if not isinstance(in_memory, list | tuple):
             continue
-        for inputs, labels in in_memory:
+        batches = [as_batch(batch, f"domain {domain!r}") for batch in in_memory]
+        for inputs, labels in batches:
             check_batch(domain, inputs, labels, mixed=False)
-        with looking_at(model):
-            classes = Outputs.of(model(in_memory[0][0][:1].to(device))).logits.shape[1]
-        for _, labels in in_memory:
+        one = laid_out(batches[0][0][:1].to(device))
+        with looking_at(model), running(model, one):
+            classes = Outputs.of(model(one)).logits.shape[1]
+        for _, labels in batches:
             check_labels(domain, labels, classes)
