@@ -50,7 +50,9 @@ def evaluate_run(
         if run.exists() and done["content"] != content_of(run):
             raise DapError(f"{folder} is about a run that was in {run} before: choose another folder, or remove it")
         return done
-    subjects = open_to_evaluate(spec, run, trust_code=trust_code or _named(spec, run))  # refuses what is wrong before the folder is ours
+    subjects = open_to_evaluate(
+        spec, run, trust_code=trust_code or _named(spec, run)
+    )  # refuses what is wrong before the folder is ours
     with threads(spec.threads), working_in(folder, spec, engine) as log:
         if (done := finished(folder, spec)) is not None:  # someone else has been faster
             return done
@@ -92,9 +94,7 @@ class Cells:
         return self.done[cell]
 
 
-def open_to_evaluate(
-    spec: EvaluateSpec, run: Path, dense: Path | None = None, *, trust_code: bool = False
-) -> Subjects:
+def open_to_evaluate(spec: EvaluateSpec, run: Path, dense: Path | None = None, *, trust_code: bool = False) -> Subjects:
     """The models; and at once what cannot be done with them."""
     if spec.images is not None and spec.images < 1:
         raise DapError(f"images is {spec.images}; it must be at least 1")

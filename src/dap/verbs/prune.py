@@ -111,9 +111,7 @@ def prune_suite(
     if dry_run:
         return rehearse(spec, json, engine, trust_code)
     with curves(out, tensorboard and engine.first), stages(quiet=not engine.first) as advance:
-        result = prune_dense(
-            spec, out, engine=engine, on_step=lambda news: advance(*news[:4]), trust_code=trust_code
-        )
+        result = prune_dense(spec, out, engine=engine, on_step=lambda news: advance(*news[:4]), trust_code=trust_code)
     if not engine.first:
         return 0
     if json:
