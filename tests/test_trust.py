@@ -186,3 +186,17 @@ def test_what_a_run_names_on_a_hub_is_not_fetched(network, tmp_path, monkeypatch
     with pytest.raises(DapError, match="check its name and the connection"):
         load_suite("hf:me/none")
     assert network != []  # this command named it
+
+
+@pytest.mark.parametrize("name", ["metrics.jsonl", ".lock", "result.json", "environment.json", "0.5"])
+def test_no_link_leads_what_a_run_writes_out_of_its_folder(name, tmp_path):
+    dense, outside = dense_training(tmp_path / "dense"), tmp_path / "outside"
+    if name == "0.5":
+        outside.mkdir()
+    else:
+        outside.write_text("{}")
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / name).symlink_to(outside)
+    with pytest.raises(DapError, match=f"run/{name} is a link out of the run's folder"):
+        prune_dense(spec_of(dense, "magnitude"), tmp_path / "run")
+    assert list(outside.iterdir()) == [] if name == "0.5" else outside.read_text() == "{}"

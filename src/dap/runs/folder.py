@@ -61,6 +61,7 @@ def working_in(folder: Path, spec: Spec, engine: Engine) -> Iterator[Metrics]:
         return
     _refuse_another(folder, spec)
     folder.mkdir(parents=True, exist_ok=True)
+    _refuse_links(folder)
     start = None
     lock = FileLock(folder / LOCK)  # the system lets go of it when the process ends, however it ends
     try:
@@ -170,6 +171,14 @@ def _refuse_another(folder: Path, spec: Spec) -> None:
         if theirs.kind != spec.kind or identity(theirs) != identity(spec):
             known = difference(as_read(theirs.canonical()), as_read(spec.canonical()))
             raise DapError(f"{folder} holds a run with {known}: choose another folder, or remove it")
+
+
+def _refuse_links(folder: Path) -> None:
+    """A run writes in its folder and nowhere else: not through a link, of a file or a folder, that leads out of it."""
+    inside = folder.resolve()
+    for path in folder.rglob("*"):
+        if path.is_symlink() and not path.resolve().is_relative_to(inside):
+            raise DapError(f"{path} is a link out of the run's folder: put the file itself there, or remove the link")
 
 
 _TEMPORARY = re.compile(r"\.(\w+\.json|[\w.-]+\.safetensors)\.\w{8}")  # as `dap.files` names what it writes
