@@ -20,6 +20,7 @@ from dap.masks import Masks
 from dap.models import ModelCard, create_classifier, load_classifier, load_sparse, save_classifier, save_sparse
 from dap.models.weights import read_weights
 from dap.runs import EvaluateSpec, PruneSpec, evaluate_run, load_pruned, prune_dense
+from dap.runs.folder import note_failure
 from dap.runs.rehearsal import rehearse
 from dap.runs.subjects import open_subjects
 from dap.specs import FORMAT, ModelSpec, identity
@@ -188,7 +189,7 @@ def test_what_a_run_names_on_a_hub_is_not_fetched(network, tmp_path, monkeypatch
     assert network != []  # this command named it
 
 
-@pytest.mark.parametrize("name", ["metrics.jsonl", ".lock", "result.json", "environment.json", "0.5"])
+@pytest.mark.parametrize("name", ["metrics.jsonl", ".lock", "failure.json", "environment.json", "0.5"])
 def test_no_link_leads_what_a_run_writes_out_of_its_folder(name, tmp_path):
     dense, outside = dense_training(tmp_path / "dense"), tmp_path / "outside"
     if name == "0.5":
@@ -199,4 +200,6 @@ def test_no_link_leads_what_a_run_writes_out_of_its_folder(name, tmp_path):
     (tmp_path / "run" / name).symlink_to(outside)
     with pytest.raises(DapError, match=f"run/{name} is a link out of the run's folder"):
         prune_dense(spec_of(dense, "magnitude"), tmp_path / "run")
+    assert list(outside.iterdir()) == [] if name == "0.5" else outside.read_text() == "{}"
+    note_failure(tmp_path / "run", RuntimeError("as a worker of a study does"))
     assert list(outside.iterdir()) == [] if name == "0.5" else outside.read_text() == "{}"

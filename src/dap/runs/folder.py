@@ -207,6 +207,8 @@ def _note_seconds(file: Path, seconds: float) -> None:
 def note_failure(folder: Path, error: Exception) -> None:
     """Keep the traceback of the error that is being handled."""
     with suppress(OSError):  # a full disk may be what failed
+        if (folder / FAILURE).is_symlink():  # it may lead out of the folder
+            (folder / FAILURE).unlink()
         write_json(folder / FAILURE, {"error": str(error), "traceback": traceback.format_exc()})
 
 
