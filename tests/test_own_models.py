@@ -40,11 +40,11 @@ def test_a_users_own_model(own):
     spec = PruneSpec(dense, "magnitude", (0.5,), finetune=FinetuneConfig(steps=2))
     result = prune_dense(spec, "run")
     assert list(result["sparse"]["0.5"]["targets"]) == ["plain"]
-    sparse, masks, card = load_pruned("run", 0.5)
+    sparse, masks, card = load_pruned("run", 0.5, trust_code=True)
     assert card.notes["sources"] == ["outline", "rotated", "textured"]
     assert torch.equal(sparse.get_parameter("3.weight"), own[3].weight * masks["3.weight"])
     prune_dense(replace(spec, finetuned=True), "tuned")
-    moved, masks, _ = load_pruned("tuned", 0.5)
+    moved, masks, _ = load_pruned("tuned", 0.5, trust_code=True)
     kept = masks["3.weight"]
     assert moved.get_parameter("3.weight")[~kept].eq(0).all()
     assert not torch.equal(moved.get_parameter("3.weight")[kept], own[3].weight[kept])

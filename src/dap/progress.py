@@ -27,12 +27,12 @@ class _Rate(ProgressColumn):
 def bars(quiet: bool = False) -> Progress:
     """An empty display."""
     columns = (
-        TextColumn("{task.description:16}"),
+        TextColumn("{task.description:16}", markup=False),
         BarColumn(),
         MofNCompleteColumn(),
         _Rate(),
         TimeRemainingColumn(compact=True, elapsed_when_finished=True),
-        TextColumn("{task.fields[note]}"),
+        TextColumn("{task.fields[note]}", markup=False),
     )
     console = Console()
     return Progress(*columns, console=console, disable=quiet or not console.is_terminal)

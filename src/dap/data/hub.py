@@ -10,6 +10,7 @@ from typing import Any
 
 from dap.data.listing import Contents, Listing, Names, by_domain, encode
 from dap.errors import DapError
+from dap.trust import is_local_only
 
 COLUMNS = ("image", "label", "domain")
 
@@ -50,7 +51,10 @@ def _load(name: str, split: str) -> Any:
         dataset = datasets.load_from_disk(name) if saved else datasets.load_dataset(name)
     except Exception as error:  # of the network, the hub or the files: the library raises its own and many others'
         reason = (str(error).splitlines() or [type(error).__name__])[0]
-        raise DapError(f"cannot load the dataset {name} ({reason}): check its name and the connection") from None
+        remedy = "check its name and the connection"
+        if is_local_only():
+            remedy = f"fetch it first, with dap data check hf:{name}, or allow the network with --trust-code"
+        raise DapError(f"cannot load the dataset {name} ({reason}): {remedy}") from None
     if not isinstance(dataset, dict):
         if split:
             raise DapError(f"{name} has no splits: leave @{split} away")

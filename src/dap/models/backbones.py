@@ -12,6 +12,7 @@ from dap.models.classifier import Classifier, Encoder, Recipe
 from dap.models.small_resnet import small_resnet
 from dap.models.weights import load_weights
 from dap.torchvision_repair import repair_torchvision
+from dap.trust import is_local_only
 
 _RESNET_STEM = ("conv1", "bn1", "act1", "maxpool")
 _RESNET_STAGES = ("layer1", "layer2", "layer3", "layer4")
@@ -66,6 +67,8 @@ def _timm_network(name: str, classes: int, pretrained: bool, dropout: float) -> 
         close = difflib.get_close_matches(name, known, 4) or [model for model in known if name in model][:4]
         hint = f"did you mean {', '.join(close)}?" if close else "timm.list_models() lists the names"
         raise DapError(f"no backbone is called {name!r}: {hint}")
+    if pretrained and is_local_only() and not getattr(timm.get_pretrained_cfg(name), "hf_hub_id", None):
+        raise DapError(f"the weights of {name} come from a plain address: allow the network with --trust-code")
     try:
         return timm.create_model(name, pretrained=pretrained, num_classes=classes, drop_rate=dropout)
     except Exception as error:
@@ -76,8 +79,9 @@ def _timm_network(name: str, classes: int, pretrained: bool, dropout: float) -> 
             raise
         # The hub's errors have many types, whatever its client was built on.
         reason = str(error).strip().split("\n")[0].rstrip(".")
+        remedy = "allow the network with --trust-code" if is_local_only() else "check the connection"
         raise DapError(
-            f"could not fetch the pretrained weights of {name} ({reason}): check the connection, or give a local "
+            f"could not fetch the pretrained weights of {name} ({reason}): {remedy}, or give a local "
             f"file, weights='…/{name}.safetensors'"
         ) from None
 

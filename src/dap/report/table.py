@@ -3,6 +3,7 @@
 import csv
 import io
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from dap.report.statistics import Difference, Mean
@@ -61,13 +62,13 @@ class Table:
         return found
 
     def markdown(self) -> str:
-        titles = [_heading(column) for column in self.columns]
+        titles = [_markdown(_heading(column)) for column in self.columns]
         lines = [f"| {' | '.join(titles)} |", "|---" * len(titles) + "|"]
         marks = self.marks()
         for number, row in enumerate(self.rows):
             cells = []
             for place, value in enumerate(row.cells):
-                text = show(value).replace("|", "\\|")
+                text = _markdown(value) if isinstance(value, str) else show(value)
                 cells.append({1: f"**{text}**", 2: f"<u>{text}</u>"}.get(marks.get((number, place), 0), text))
             lines.append(f"| {' | '.join(cells)} |")
         return "\n".join(lines)
@@ -84,7 +85,7 @@ class Table:
             rf"\begin{{tabular}}{{{form}}}",
             r"\toprule",
             *self._latex_groups(),
-            " & ".join(escape(column.title) for column in self.columns) + r" \\",
+            _latex_row([escape(column.title) for column in self.columns]),
             r"\midrule",
         ]
         marks = self.marks()
@@ -96,7 +97,7 @@ class Table:
                 text = escape(show(value))
                 command = {1: "textbf", 2: "underline"}.get(marks.get((number, place), 0))
                 cells.append(rf"\{command}{{{text}}}" if command else text)
-            lines.append(" & ".join(cells) + r" \\")
+            lines.append(_latex_row(cells))
         return "\n".join([*lines, r"\bottomrule", r"\end{tabular}}", r"\end{table}", ""])
 
     def csv(self) -> str:
@@ -110,7 +111,7 @@ class Table:
             str: ("",),
         }
         writer.writerow(
-            f"{_heading(column)}{part}"
+            _no_formula(f"{_heading(column)}{part}")
             for column, kind in zip(self.columns, kinds, strict=True)
             for part in parts[kind]
         )
@@ -120,7 +121,7 @@ class Table:
                 if isinstance(value, Mean | Difference):
                     cells += _numbers(value)
                 else:  # a dash among numbers is none
-                    cells += [value if kind is str else None] + [None] * (len(parts[kind]) - 1)
+                    cells += [_no_formula(value) if value and kind is str else None] + [None] * (len(parts[kind]) - 1)
             writer.writerow(cells)
         return text.getvalue()
 
@@ -195,7 +196,35 @@ def _numbers(value: Mean | Difference) -> list[float | int | str | None]:
     return [value.mean, value.low, value.high, value.seeds]
 
 
+def _no_formula(text: str) -> str:
+    """For a cell of CSV: a spreadsheet takes what begins with one of these for a formula, unless an apostrophe does.
+
+    >>> _no_formula("=1+1"), _no_formula("-0.5"), _no_formula("plain")
+    ("'=1+1", '-0.5', 'plain')
+    """
+    is_number = re.fullmatch(r"[+-]?\d+(\.\d+)?", text)
+    return f"'{text}" if text.lstrip(" ")[:1] in ("=", "+", "-", "@", "\t", "\r", "\n") and not is_number else text
+
+
+def _markdown(text: str) -> str:
+    r"""For a cell of Markdown: whatever is in a name is shown, and formats nothing.
+
+    >>> _markdown("a_b | <i> *c*")
+    'a_b \\| &lt;i> \\*c\\*'
+    """
+    text = re.sub(r"[\\`*\[\]|~]|(?<![^\W_])_|_(?![^\W_])", r"\\\g<0>", " ".join(text.split()))
+    text = re.sub(r"&(?=[#\w])", "&amp;", text).replace("<", "&lt;")
+    return text.replace("://", "&#58;//").replace("www.", "www&#46;")  # some readers make links of these
+
+
+def _latex_row(cells: Sequence[str]) -> str:
+    r"""What begins with a bracket or a star would be an option of the line break or the rule before it."""
+    text = " & ".join(cells).lstrip()
+    return ("{}" if text.startswith(("[", "*")) else "") + text + r" \\"
+
+
 _LATEX = {
+    "\n": " ", "\r": " ", "\t": " ", "`": r"\textasciigrave{}",
     "\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_", "{": r"\{", "}": r"\}",
     "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "<": "$<$", ">": "$>$", "±": r"$\pm$", "×": r"$\times$",
     "Δ": r"$\Delta$", "α": r"$\alpha$", "β": r"$\beta$", "γ": r"$\gamma$", "ε": r"$\varepsilon$", "λ": r"$\lambda$",

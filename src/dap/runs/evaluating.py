@@ -20,20 +20,29 @@ from dap.evaluation.autoattack import auto_attack, check_auto_attack
 from dap.evaluation.corruptions import check_corruptible, on_corruptions
 from dap.evaluation.pixels import InPixels, Joined
 from dap.layout import RESULT
-from dap.runs.folder import Metrics, as_read, finished, read_json, read_metrics, working_in, write_json
+from dap.runs.folder import Metrics, as_read, finished, read_json, read_metrics, read_spec, working_in, write_json
 from dap.runs.interpreting import interpret
 from dap.runs.opening import place_of, settled
 from dap.runs.sources import Sources
 from dap.runs.subjects import Subjects, open_subjects
-from dap.specs import EvaluateSpec
+from dap.specs import BestSpec, EvaluateSpec, identity
+from dap.trust import names_its_model
 
 Told = Callable[[str, int, int], None]  # what is being done, how much of it, of how much
 
 
 def evaluate_run(
-    spec: EvaluateSpec, folder: str | Path, *, engine: Engine | None = None, on_step: Told | None = None
+    spec: EvaluateSpec,
+    folder: str | Path,
+    *,
+    engine: Engine | None = None,
+    on_step: Told | None = None,
+    trust_code: bool = False,
 ) -> dict[str, Any]:
-    """Evaluate the models of a finished run, and write the result to `folder`. What was stopped goes on."""
+    """Evaluate the models of a finished run, and write the result to `folder`. What was stopped goes on.
+
+    `trust_code` is that of `open_subjects`. What the specification itself names is trusted.
+    """
     engine, folder = engine or Engine(), Path(folder)
     spec = settled(spec, folder).resolved()
     done, run = finished(folder, spec), place_of(spec.run, folder)
@@ -41,7 +50,9 @@ def evaluate_run(
         if run.exists() and done["content"] != content_of(run):
             raise DapError(f"{folder} is about a run that was in {run} before: choose another folder, or remove it")
         return done
-    subjects = open_to_evaluate(spec, run)  # refuses what is wrong before the folder is ours
+    subjects = open_to_evaluate(
+        spec, run, trust_code=trust_code or _named(spec, run)
+    )  # refuses what is wrong before the folder is ours
     with threads(spec.threads), working_in(folder, spec, engine) as log:
         if (done := finished(folder, spec)) is not None:  # someone else has been faster
             return done
@@ -50,6 +61,13 @@ def evaluate_run(
         result |= evaluate(spec, run, subjects, folder, engine.device, cells=cells, on_step=on_step)
         write_json(folder / RESULT, result)
     return as_read(result)
+
+
+def _named(spec: EvaluateSpec, run: Path) -> bool:
+    """Whether the specification says all about the run, and the folder holds no other."""
+    if isinstance(spec.run, str) or not names_its_model(spec):
+        return False
+    return isinstance(spec.run, BestSpec) or identity(read_spec(run)) == identity(spec.run)
 
 
 def content_of(run: Path) -> str:
@@ -76,7 +94,7 @@ class Cells:
         return self.done[cell]
 
 
-def open_to_evaluate(spec: EvaluateSpec, run: Path, dense: Path | None = None) -> Subjects:
+def open_to_evaluate(spec: EvaluateSpec, run: Path, dense: Path | None = None, *, trust_code: bool = False) -> Subjects:
     """The models; and at once what cannot be done with them."""
     if spec.images is not None and spec.images < 1:
         raise DapError(f"images is {spec.images}; it must be at least 1")
@@ -86,7 +104,7 @@ def open_to_evaluate(spec: EvaluateSpec, run: Path, dense: Path | None = None) -
         named(["pgd"], **_options(spec))
     if "auto" in spec.attacks:
         check_auto_attack()
-    subjects = open_subjects(run, spec.sparsities, dense, spec.root)
+    subjects = open_subjects(run, spec.sparsities, dense, spec.root, trust_code=trust_code)
     if spec.corruptions:
         check_corruptible(subjects.card.pixels)
     if not spec.with_dense and subjects.masks:

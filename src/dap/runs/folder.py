@@ -61,6 +61,7 @@ def working_in(folder: Path, spec: Spec, engine: Engine) -> Iterator[Metrics]:
         return
     _refuse_another(folder, spec)
     folder.mkdir(parents=True, exist_ok=True)
+    _refuse_links(folder)
     start = None
     lock = FileLock(folder / LOCK)  # the system lets go of it when the process ends, however it ends
     try:
@@ -172,6 +173,14 @@ def _refuse_another(folder: Path, spec: Spec) -> None:
             raise DapError(f"{folder} holds a run with {known}: choose another folder, or remove it")
 
 
+def _refuse_links(folder: Path) -> None:
+    """A run writes in its folder and nowhere else: not through a link, of a file or a folder, that leads out of it."""
+    inside = folder.resolve()
+    for path in folder.rglob("*"):
+        if path.is_symlink() and not path.resolve().is_relative_to(inside):
+            raise DapError(f"{path} is a link out of the run's folder: put the file itself there, or remove the link")
+
+
 _TEMPORARY = re.compile(r"\.(\w+\.json|[\w.-]+\.safetensors)\.\w{8}")  # as `dap.files` names what it writes
 
 
@@ -198,6 +207,8 @@ def _note_seconds(file: Path, seconds: float) -> None:
 def note_failure(folder: Path, error: Exception) -> None:
     """Keep the traceback of the error that is being handled."""
     with suppress(OSError):  # a full disk may be what failed
+        if (folder / FAILURE).is_symlink():  # it may lead out of the folder
+            (folder / FAILURE).unlink()
         write_json(folder / FAILURE, {"error": str(error), "traceback": traceback.format_exc()})
 
 

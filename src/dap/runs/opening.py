@@ -23,6 +23,7 @@ from dap.objectives import Erm, Objective
 from dap.runs.folder import read_json, read_spec
 from dap.runs.sources import Sources, check_images, divide, notes_of, suite_of
 from dap.specs import BestSpec, EvaluateSpec, ModelSpec, PruneSpec, Spec, TrainSpec, folder_name, read
+from dap.trust import check_code, local_only
 
 
 @dataclass(frozen=True)
@@ -36,11 +37,27 @@ class Opened:
     train: TrainConfig  # how it was trained, and will be trained on
 
 
-def open_dense(spec: PruneSpec, folder: Path, moved_to: Path | None = None, root: str | None = None) -> Opened:
-    """What `spec`, whose folder is given, prunes; `moved_to` says where a dense training is now, `root` its images."""
-    root = root or spec.root
-    if isinstance(spec.dense, ModelSpec):
-        return open_model(spec.dense, suite_of(spec.dense))
+def open_dense(
+    spec: PruneSpec,
+    folder: Path,
+    moved_to: Path | None = None,
+    root: str | None = None,
+    *,
+    trust_code: bool = False,
+) -> Opened:
+    """What `spec`, whose folder is given, prunes; `moved_to` says where a dense training is now, `root` its images.
+
+    `trust_code` allows what `dap.trust` refuses otherwise: to import the model's code, and to fetch from a hub.
+    """
+    check_code(spec.dense, trust_code)
+    with local_only(unless=trust_code):
+        if isinstance(spec.dense, ModelSpec):
+            return open_model(spec.dense, suite_of(spec.dense))
+        return _open_trained(spec, folder, moved_to, root or spec.root)
+
+
+def _open_trained(spec: PruneSpec, folder: Path, moved_to: Path | None, root: str | None) -> Opened:
+    assert not isinstance(spec.dense, ModelSpec)
     place = moved_to or place_of(spec.dense, folder)
     if not place.is_dir():
         remedy = (
@@ -120,7 +137,7 @@ def place_of(run: Spec | str, folder: Path) -> Path:
 
 
 def open_model(spec: ModelSpec, suite: Suite) -> Opened:
-    """A model from elsewhere, to be pruned on the images of `suite`."""
+    """A model from elsewhere, to be pruned on the images of `suite`. It may import code: see `check_code`."""
     sources = divide(suite, spec.targets, spec.train.seed)
     model = _own(spec) if ":" in spec.model else _of_timm(spec, suite)
     notes = {**notes_of(spec, suite), "sources": list(sources.train)}

@@ -33,6 +33,7 @@ from dap.runs.opening import Opened, is_there, load_model, open_dense, place_of,
 from dap.runs.sources import Sources, on_targets
 from dap.sources import check_memory
 from dap.specs import ModelSpec, PruneSpec
+from dap.trust import names_its_model
 
 
 def prune_dense(
@@ -42,10 +43,12 @@ def prune_dense(
     dense: Path | None = None,
     engine: Engine | None = None,
     on_step: Callable[[News], None] | None = None,
+    trust_code: bool = False,
 ) -> dict[str, Any]:
     """Prune the dense model, save masks in `folder`, and evaluate. A run that was stopped goes on.
 
-    `dense` is the folder of the dense training, where the specification does not say it.
+    `dense` is the folder of the dense training, where the specification does not say it. What it names on a hub is
+    fetched with `trust_code` only; what the specification itself names is trusted.
     """
     engine, folder = engine or Engine(), Path(folder)
     spec = settled(spec, folder)
@@ -53,7 +56,7 @@ def prune_dense(
     done = _finished(folder, spec)
     if done is not None and not is_there(spec, folder, dense):
         return done
-    opened = open_dense(spec, folder, dense)
+    opened = open_dense(spec, folder, dense, trust_code=trust_code or names_its_model(spec))
     model, sources = opened.model, opened.sources
     _refuse_another_model(folder, model)
     check_memory(sources.train, spec.prune.batch_size // engine.ranks.size)
@@ -147,12 +150,17 @@ def _has_files(folder: Path, row: Mapping[str, Any]) -> bool:
 
 
 def load_pruned(
-    folder: str | Path, wished: str | float, dense: str | Path | None = None, *, opened: Opened | None = None
+    folder: str | Path,
+    wished: str | float,
+    dense: str | Path | None = None,
+    *,
+    opened: Opened | None = None,
+    trust_code: bool = False,
 ) -> tuple[nn.Module, Masks, ModelCard]:
     """The sparse model of a finished pruning: a plain module with zeros in place, its masks and its card.
 
     `wished` is the sparsity that was asked for. `dense` says where the dense training is now, if it was moved; or it is
-    `opened` already.
+    `opened` already. A model that is made by code of your own needs `trust_code`, which imports it.
     """
     folder = Path(folder)
     place = folder_of(folder, str(wished))
@@ -168,7 +176,7 @@ def load_pruned(
     if moved is not None and not isinstance(spec.dense, ModelSpec):
         model, card = load_classifier(moved)
         return model, masks, card
-    opened = opened or open_dense(spec, folder, Path(dense) if dense else None)
+    opened = opened or open_dense(spec, folder, Path(dense) if dense else None, trust_code=trust_code)
     _refuse_another_model(folder, opened.model)
     if moved is not None:
         tuned = deepcopy(opened.model)

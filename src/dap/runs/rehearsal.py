@@ -32,14 +32,18 @@ from dap.runs.training import build, make_objective
 from dap.sources import Batch, batch_stream, take
 from dap.specs import ModelSpec, PruneSpec, Spec, TrainSpec
 from dap.training import train
+from dap.trust import check_code, local_only, names_its_model
 
 _STEPS = 6  # that are timed; the first and the last do more than the others
 _IMAGES = 64  # that are evaluated
 
 
-def rehearse(spec: Spec, engine: Engine | None = None) -> Estimate:
-    """What to expect of a run, from a few steps of it."""
-    return expect(spec, measure(spec, engine or Engine()))
+def rehearse(spec: Spec, engine: Engine | None = None, *, trust_code: bool = False) -> Estimate:
+    """What to expect of a run, from a few steps of it. `trust_code` is that of the run itself."""
+    trust_code = trust_code or names_its_model(spec)
+    check_code(dense_of(spec), trust_code)
+    with local_only(unless=trust_code):
+        return expect(spec, measure(spec, engine or Engine()))
 
 
 class _Clock:

@@ -47,15 +47,18 @@ def ship(
     threads: int | None = None,
     dense: Path | None = None,
     root: str | None = None,
+    trust_code: bool = False,
     tell: Tell = lambda *_: None,
 ) -> dict[str, Any]:
     """Write a model of a run to the file `out`, as `kind` says: dense, safetensors, onnx or torch. What is in it.
 
     `wish` is one of the models that a pruning made, by its name, or what the file must be, at which the least is cut.
+    `trust_code` is that of `open_subjects`.
     """
     if threads is not None and threads < 1:
         raise DapError(f"threads is {threads}; it must be at least 1")
-    ladder, subjects = open_ladder(run, wish if isinstance(wish, str) else None, wish is None, dense, root)
+    name = wish if isinstance(wish, str) else None
+    ladder, subjects = open_ladder(run, name, wish is None, dense, root, trust_code=trust_code)
     shape = tuple(some_images(subjects.sources).shape[1:])
     write, write_dense = _writer(kind, subjects, dtype, int8), _writer(kind, subjects, dtype)
     if isinstance(wish, Wish):
@@ -98,21 +101,28 @@ def ship(
 
 
 def open_ladder(
-    run: Path, name: str | None = None, single: bool = False, dense: Path | None = None, root: str | None = None
+    run: Path,
+    name: str | None = None,
+    single: bool = False,
+    dense: Path | None = None,
+    root: str | None = None,
+    *,
+    trust_code: bool = False,
 ) -> tuple[Ladder, Subjects]:
     """The models of a dense training or of a pruning: all, the one of that `name`, or, if it is a `single` one, it.
 
-    `dense` says where the dense training is now, `root` where the images are, if they were moved.
+    `dense` says where the dense training is now, `root` where the images are, if they were moved. `trust_code` is that
+    of `open_subjects`.
     """
     names = model_names(run)
     if names == ["dense"]:
         if name is not None or not single:
             raise DapError(f"{run} is a dense training: prune it first, or leave the sparsity out")
-        subjects = open_subjects(run, None, dense, root)
+        subjects = open_subjects(run, None, dense, root, trust_code=trust_code)
         return Ladder(subjects.models["dense"], {}), subjects
     if single and len(names) > 1:
         raise DapError(f"{run} has several models: choose one with --sparsity {', '.join(names)}")
-    subjects = open_subjects(run, None if name is None else (name,), dense, root)
+    subjects = open_subjects(run, None if name is None else (name,), dense, root, trust_code=trust_code)
     spec, rows = read_spec(run), read_json(run / RESULT)["sparse"]
     assert isinstance(spec, PruneSpec)
     assert subjects.dense is not None

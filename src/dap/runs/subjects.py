@@ -17,6 +17,7 @@ from dap.runs.opening import open_dense
 from dap.runs.pruning import load_pruned
 from dap.runs.sources import Sources, check_images, divide, suite_of
 from dap.specs import ModelSpec, PruneSpec, TrainSpec
+from dap.trust import local_only
 
 
 @dataclass(frozen=True)
@@ -41,16 +42,23 @@ def model_names(run: Path) -> list[str]:
 
 
 def open_subjects(
-    run: Path, sparsities: tuple[float | str, ...] | None = None, dense: Path | None = None, root: str | None = None
+    run: Path,
+    sparsities: tuple[float | str, ...] | None = None,
+    dense: Path | None = None,
+    root: str | None = None,
+    *,
+    trust_code: bool = False,
 ) -> Subjects:
     """The dense model, and of a pruning also the sparse ones, or those of `sparsities`.
 
-    `dense` says where the dense training is now, `root` where the images are, if they were moved.
+    `dense` says where the dense training is now, `root` where the images are, if they were moved. `trust_code` allows
+    to import the code that makes the model, and to fetch its images from a hub.
     """
     if run.is_file():
         if sparsities:
             raise DapError(f"{run} holds one model: sparsities are for the folder of a pruning")
-        return _from_file(run, root)
+        with local_only(unless=trust_code):
+            return _from_file(run, root)
     names = model_names(run)
     wished = names if sparsities is None else [_as_named(wish, names) for wish in sparsities]
     if unknown := [name for name in wished if name not in names]:
@@ -59,11 +67,12 @@ def open_subjects(
     if isinstance(spec, TrainSpec):
         spec = spec if root is None else replace(spec, root=root)
         model, _, card = load_dense(run)
-        suite = suite_of(spec)
+        with local_only(unless=trust_code):
+            suite = suite_of(spec)
         check_images(suite, card)
         return Subjects({"dense": model}, {}, model, divide(suite, spec.targets, spec.train.seed), card)
     assert isinstance(spec, PruneSpec)
-    opened = open_dense(_moved(spec, root), run, dense, root)
+    opened = open_dense(_moved(spec, root), run, dense, root, trust_code=trust_code)
     subjects = Subjects({"dense": opened.model}, {}, opened.model, opened.sources, opened.card)
     for name in wished:
         subjects.models[name], subjects.masks[name], _ = load_pruned(run, name, dense, opened=opened)

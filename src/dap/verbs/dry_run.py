@@ -8,14 +8,14 @@ if TYPE_CHECKING:
     from dap.studies import Study
 
 
-def dry_run(spec: "Spec", json: bool, engine: "Engine | None" = None) -> int:
+def dry_run(spec: "Spec", json: bool, engine: "Engine | None" = None, trust_code: bool = False) -> int:
     """Time a few steps of a run and say what to expect of it."""
     from dataclasses import asdict
     from json import dumps
 
     from dap.runs.rehearsal import rehearse
 
-    found = rehearse(spec, engine)
+    found = rehearse(spec, engine, trust_code=trust_code)
     if engine is not None and not engine.first:
         return 0
     seconds = found.decoding + sum(found.seconds.values())

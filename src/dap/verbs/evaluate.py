@@ -22,6 +22,7 @@ def evaluate_models(
     root: str | None = None,
     out: str | None = None,
     dry_run: bool = False,
+    trust_code: bool = False,
     json: bool = False,
 ) -> int:
     """Evaluate the models of a run on every domain of its suite: accuracy, calibration, worst class and domain.
@@ -48,6 +49,7 @@ def evaluate_models(
         out: a folder for the result, tables and figures (default: with attacks, corruptions or interpret
             <run>/evaluation-<id>, else nothing is kept)
         dry_run: evaluate a few images, and say how long all will take
+        trust_code: import the code that makes the run's model, and fetch its images from a hub, if it names them
         json: print one JSON object
 
     Returns:
@@ -85,16 +87,16 @@ def evaluate_models(
         out = str(Path(run) / name) if Path(run).is_dir() else f"{run}.{name}"
     engine = launch("1", 1, "32-true", accelerator)
     if dry_run:
-        return rehearse(spec, json, engine)
+        return rehearse(spec, json, engine, trust_code)
     with stages(quiet=json) as advance:
 
         def told(stage: str, number: int, count: int) -> None:
             advance(stage, number, count, "")
 
         if out:
-            result = evaluate_run(spec, out, engine=engine, on_step=told)
+            result = evaluate_run(spec, out, engine=engine, on_step=told, trust_code=trust_code)
         else:
-            subjects = open_to_evaluate(spec, Path(run), Path(dense) if dense else None)
+            subjects = open_to_evaluate(spec, Path(run), Path(dense) if dense else None, trust_code=trust_code)
             result = evaluate(spec, Path(run), subjects, device=engine.device, on_step=told)
     overlaps = _overlaps(Path(run)) if interpret else []
     files: list[str] = []

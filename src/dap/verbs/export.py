@@ -25,6 +25,7 @@ def export_model(
     threads: int | None = None,
     dense: str | None = None,
     root: str | None = None,
+    trust_code: bool = False,
     json: bool = False,
 ) -> int:
     """Write a model of a run to one file.
@@ -48,6 +49,7 @@ def export_model(
         threads: for latencies (default: as many as there are cores)
         dense: where the dense training is now, if it was moved
         root: the folder that holds the suite's own, if it was moved; onnx and torch are checked on its images
+        trust_code: import the code that makes the run's model, and fetch its images from a hub, if it names them
         json: print one JSON object
 
     Returns:
@@ -79,6 +81,7 @@ def export_model(
             threads=threads,
             dense=Path(dense) if dense else None,
             root=root,
+            trust_code=trust_code,
             tell=tell,
         )
     print(dumps(found) if json else "\n".join(_lines(found)))

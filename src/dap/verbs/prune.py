@@ -38,6 +38,7 @@ def prune_suite(
     recalibrated: bool = False,
     raw: bool = False,
     tensorboard: bool = False,
+    trust_code: bool = False,
     json: bool = False,
 ) -> int:
     """Prune a dense model by any method, and evaluate. The same command goes on with a run that was stopped.
@@ -78,6 +79,7 @@ def prune_suite(
         recalibrated: estimate the statistics of norm layers again after pruning, on source images; weights stay
         raw: keep and evaluate the paper's masks of single steps, too, beside the averaged ones
         tensorboard: draw curves in <out>/tensorboard, for tensorboard --logdir
+        trust_code: let the run in <dense> fetch its images from a hub; your own model, named here, is imported anyway
         json: print the result as one JSON object
 
     Returns:
@@ -114,9 +116,9 @@ def prune_suite(
 
     engine = launch(devices, nodes, precision, accelerator, oversubscribe)
     if dry_run:
-        return rehearse(spec, json, engine)
+        return rehearse(spec, json, engine, trust_code)
     with curves(out, tensorboard and engine.first), stages(quiet=not engine.first) as advance:
-        result = prune_dense(spec, out, engine=engine, on_step=lambda news: advance(*news[:4]))
+        result = prune_dense(spec, out, engine=engine, on_step=lambda news: advance(*news[:4]), trust_code=trust_code)
     if not engine.first:
         return 0
     if json:
