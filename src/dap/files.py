@@ -1,13 +1,11 @@
 """Files that are whole or not there, and names that hold on every machine."""
 
-import json
 import os
 import re
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 from dap.errors import DapError
 
@@ -58,13 +56,6 @@ def check_readable(path: str | Path) -> None:
     """An error of the system, not of a parser: what cannot be read now is not damaged."""
     with open(path, "rb") as file:
         file.read(1)
-
-
-def read_json(file: Path) -> dict[str, Any]:
-    try:
-        return json.loads(file.read_text())
-    except ValueError as error:
-        raise DapError(f"{file} is damaged ({error}): remove the run's folder to start again") from None
 
 
 def write_atomic(path: str | Path, data: bytes) -> None:

@@ -7,7 +7,6 @@ failure.json       the traceback, if the last attempt failed
 result.json        written last: the run is done
 """
 
-import json
 import os
 import re
 import time
@@ -23,10 +22,21 @@ from filelock import FileLock, Timeout
 from dap.checkpoints import difference
 from dap.engine import Engine
 from dap.errors import DapError
-from dap.files import read_json, write_atomic
 from dap.layout import ENVIRONMENT, FAILURE, LOCK, METRICS, RESULT, SPEC
+from dap.run_files import (
+    Damaged,
+    as_read,
+    intact,
+    log_rows,
+    read_json,
+    read_result,
+    read_row,
+    read_spec,
+    row_line,
+    write_json,
+)
 from dap.runs.environment import environment
-from dap.specs import FORMAT, KINDS, Spec, identity, read
+from dap.specs import FORMAT, Spec, identity
 
 _ROW = 2**14  # bytes, which hold at least one
 
@@ -42,7 +52,7 @@ class Metrics:
         self.file, self.flushed = file, time.monotonic()
 
     def add(self, **row: Any) -> None:
-        self.file.write(json.dumps(row) + "\n")
+        self.file.write(row_line(row))
         if time.monotonic() - self.flushed > 1:
             self.flush()
 
@@ -78,8 +88,7 @@ def working_in(folder: Path, spec: Spec, engine: Engine) -> Iterator[Metrics]:
         start = time.monotonic()
         engine.ranks.wait()
         with open(folder / METRICS, "a") as file:
-            if file.tell() and not _ends_with_newline(folder / METRICS):  # killed in the middle of a line
-                file.write("\n")
+            file.truncate((folder / METRICS).read_bytes().rfind(b"\n") + 1)  # what a kill left of a line
             yield Metrics(file)
         (folder / FAILURE).unlink(missing_ok=True)
     except Exception as error:
@@ -96,35 +105,18 @@ def working_in(folder: Path, spec: Spec, engine: Engine) -> Iterator[Metrics]:
 def finished(folder: Path, spec: Spec, *files: str) -> dict[str, Any] | None:
     """The result, if the run is done and has these files."""
     _refuse_another(folder, spec)
-    return read_json(folder / RESULT) if all((folder / name).exists() for name in (RESULT, *files)) else None
-
-
-def read_spec(folder: str | Path) -> Spec:
-    """The specification of the run in `folder`."""
-    file = Path(folder) / SPEC
-    if not file.is_file():
-        raise DapError(f"no {SPEC} in {folder}: give the folder of a run")
-    values = read_json(file)
-    if values.get("format") != FORMAT or values.get("kind") not in KINDS:
-        found = values.get("format", "none")
-        raise DapError(f"{file} has format {found}, this version of dap has {FORMAT}: make the run again")
-    spec = read(KINDS[values["kind"]], values["spec"], str(file))
-    if values.get("id") != identity(spec):  # it leaves open what presets have other values for since
-        raise DapError(f"{file} asks for something else in this version of dap: make the run again")
-    return spec
+    return read_result(folder) if all((folder / name).exists() for name in (RESULT, *files)) else None
 
 
 def read_metrics(folder: str | Path) -> list[dict[str, Any]]:
     """The rows of the log, the last one for each stage and step; half a line, as a kill leaves it, is left out."""
     rows: dict[tuple[str, int], dict[str, Any]] = {}
-    for line in (Path(folder) / METRICS).read_text().splitlines():
-        try:
-            row = json.loads(line)
-        except ValueError:
-            continue
-        key = (row.get("stage", ""), row.get("step", 0))
-        rows.pop(key, None)
-        rows[key] = row
+    log = Path(folder) / METRICS
+    with intact(log):
+        for _, row in log_rows(log):
+            key = (row.get("stage", ""), row.get("step", 0))
+            rows.pop(key, None)
+            rows[key] = row
     return list(rows.values())
 
 
@@ -138,30 +130,10 @@ def last_metrics(folder: str | Path) -> dict[str, Any] | None:
         return None
     for line in reversed(whole):
         try:
-            return json.loads(line)
+            return read_row(line)[0]
         except ValueError:
             continue
     return None
-
-
-def write_json(file: Path, values: Any) -> None:
-    write_atomic(file, json.dumps(values, indent=1).encode())
-
-
-def as_read(values: Any) -> Any:
-    """What reading them back will give."""
-    return json.loads(json.dumps(values))
-
-
-@contextmanager
-def intact(file: Path) -> Iterator[None]:
-    """Inside, what was read from `file` is taken apart: whatever is not as it was written is said of the file."""
-    try:
-        yield
-    except DapError:
-        raise
-    except (KeyError, TypeError, AttributeError, ValueError) as error:
-        raise DapError(f"{file} is damaged ({error!r}): remove the run's folder to start again") from None
 
 
 def _refuse_another(folder: Path, spec: Spec) -> None:
@@ -183,14 +155,15 @@ def _sweep(folder: Path) -> None:
 
 
 def _note_environment(file: Path) -> None:
-    values = read_json(file) if file.exists() else {"starts": []}
+    values = read_json(file, "starts") if file.exists() else {"starts": []}
     now = environment()
-    if not values["starts"] or values["starts"][-1] != now:
-        write_json(file, {**values, "starts": [*values["starts"], now]})
+    with intact(file):
+        if not values["starts"] or values["starts"][-1] != now:
+            write_json(file, {**values, "starts": [*values["starts"], now]})
 
 
 def _note_seconds(file: Path, seconds: float) -> None:
-    with suppress(OSError):  # a full disk
+    with suppress(OSError, Damaged), intact(file):  # a full disk, and what the next reader will say
         values = read_json(file)
         write_json(file, {**values, "seconds": round(values.get("seconds", 0) + seconds, 1)})
 
@@ -199,9 +172,3 @@ def note_failure(folder: Path, error: Exception) -> None:
     """Keep the traceback of the error that is being handled."""
     with suppress(OSError):  # a full disk may be what failed
         write_json(folder / FAILURE, {"error": str(error), "traceback": traceback.format_exc()})
-
-
-def _ends_with_newline(file: Path) -> bool:
-    with open(file, "rb") as stream:
-        stream.seek(-1, os.SEEK_END)
-        return stream.read(1) == b"\n"
