@@ -49,17 +49,32 @@ def intact(file: Path) -> Iterator[None]:
 
 def read_json(file: Path, *keys: str) -> dict[str, Any]:
     """The object in `file`, which must have these keys."""
+    values, has_digest = _load(file)
+    if not has_digest and file.name != SPEC and _has_digests(file.parent):
+        raise Damaged(file, "it lost its digest")
+    if missing := [key for key in keys if key not in values]:
+        raise Damaged(file, f"it has no {', '.join(missing)}")
+    return values
+
+
+def _load(file: Path) -> tuple[dict[str, Any], bool]:
+    """The object, and whether it has a digest."""
     with intact(file):
         if file.stat().st_size > _LARGEST:
             raise ValueError(f"it is larger than {_LARGEST >> 20} MB")
         values = json.loads(file.read_text(encoding="utf-8"))
         if not isinstance(values, dict):
             raise TypeError("it does not hold a JSON object")
-        if _DIGEST in values and values.pop(_DIGEST) != _digest(values):
+        digest = values.pop(_DIGEST, None)
+        if digest is not None and digest != _digest(values):
             raise ValueError("its content was changed after it was written")
-        if missing := [key for key in keys if key not in values]:
-            raise KeyError(f"it has no {', '.join(missing)}")
-    return values
+    return values, digest is not None
+
+
+def _has_digests(folder: Path) -> bool:
+    """Whether the run in `folder`, or the one that it is a part of, was begun by a version that writes digests."""
+    place = next((place for place in (folder, *folder.parents[:2]) if (place / SPEC).is_file()), None)
+    return place is not None and _load(place / SPEC)[1]
 
 
 def write_json(file: Path, values: dict[str, Any]) -> None:
@@ -109,7 +124,9 @@ def read_spec(folder: str | Path) -> Spec:
     file = folder / SPEC
     if not file.is_file():
         raise DapError(f"no {SPEC} in {folder}: give the folder of a run")
-    values = read_json(file)
+    values, has_digest = _load(file)
+    if not has_digest:
+        own(folder, SPEC)
     with intact(file):
         if values.get("format") != FORMAT or values.get("kind") not in KINDS:
             found = values.get("format", "none")
@@ -156,20 +173,21 @@ def row_line(row: dict[str, Any]) -> str:
 def log_rows(log: Path) -> Iterator[tuple[str, dict[str, Any]]]:
     """The lines of a log, each with its row. A damaged line is an error, unless it is what a kill left of one.
 
-    That is the end of a log without a newline. In logs of earlier versions, whose rows have no checksums, it may be
-    any line.
+    That is the end of a log without a newline. Among rows of earlier versions, which have no checksums and come
+    first, it may be any line.
     """
-    checked = False
+    checked = _has_digests(log.parent)
     with open(log, "rb") as file:
         for number, line in enumerate(iter(lambda: file.readline(_LARGEST), b""), 1):
             try:
                 row, has_check = read_row(line)
+                if checked and not has_check:
+                    raise ValueError("it lost its checksum")
             except ValueError as error:
-                earlier = not checked and line.startswith(b"{") and _CHECK.encode() not in line
-                if line.endswith(b"\n") and not earlier:
+                if checked and line.endswith(b"\n"):
                     raise Damaged(log, f"line {number}: {error}") from None
                 continue
-            checked = checked or has_check
+            checked = has_check
             yield line.decode().rstrip("\n"), row
 
 
