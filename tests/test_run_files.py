@@ -5,6 +5,7 @@ import shutil
 import tracemalloc
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from dap.report import read_findings, read_records
 from dap.report.oracles import read_oracles
 from dap.report.origin import origin_of
 from dap.run_files import check_run, read_json, read_result, read_spec
-from dap.runs import evaluate_run, load_pruned, prune_dense, read_metrics
+from dap.runs import evaluate_run, load_pruned, prune_dense, read_metrics, train_dense
 from dap.runs.evaluating import content_of
 from dap.runs.folder import last_metrics, note_failure
 from dap.runs.opening import trained_of
@@ -154,3 +155,108 @@ def test_files_without_digests_are_read_or_refused(kind, count, copied):
             file.write_bytes(mutant)
             _read_all(copied, top)
         file.write_text(text)
+
+
+def _exchange(one: Path, other: Path) -> None:
+    between = one.with_name("between")
+    one.rename(between)
+    other.rename(one)
+    between.rename(other)
+
+
+@pytest.mark.parametrize("name", ["masks.safetensors", "result.json", ""])
+def test_exchanged_masks_are_noticed(name, copied):
+    run = copied / "pruned"
+    assert load_pruned(run, 0.5)[1].sparsity == pytest.approx(0.5, abs=1e-5)
+    _exchange(run / "0.3" / name, run / "0.5" / name)
+    with pytest.raises(DapError, match=rf"{run}/0.5/(masks.safetensors|result.json) is damaged .* with another one"):
+        load_pruned(run, 0.5)
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "objective.safetensors"])
+def test_another_dense_model_is_noticed(name, copied, tmp_path):
+    dense = dense_of(copied)
+    other = tmp_path / "other"
+    spec = read_spec(dense)
+    train_dense(replace(spec, train=replace(spec.train, seed=3, steps=3)), other)
+    shutil.copy(other / name, dense / name)
+    with pytest.raises(DapError, match=rf"{dense / name} is damaged .* was written with another one"):
+        open_subjects(dense)
+    for file in (dense / "spec.json", dense / "result.json"):
+        write_as_before(file)
+    if name == "model.safetensors":  # the pruning knows it, too
+        with pytest.raises(DapError, match="the dense model is not the one that .* prunes"):
+            open_subjects(copied / "pruned", dense=dense)
+
+
+def test_other_logits_are_noticed(copied):
+    state = copied / "pruned" / "state.safetensors"
+    state.write_bytes(state.read_bytes() + b" ")
+    spec = EvaluateSpec(str(copied / "pruned"), interpret=True)
+    with pytest.raises(DapError, match=f"{state} is damaged"):
+        evaluate_run(spec, copied / "again")
+
+
+def test_results_and_folders_of_other_runs_are_noticed(copied, capsys):
+    dense = dense_of(copied)
+    shutil.copy(copied / "evaluated" / "result.json", dense / "result.json")
+    with pytest.raises(DapError, match=rf"{dense}/result.json is damaged \(it is the result of another run\)"):
+        read_result(dense)
+    assert main(["report", str(copied)]) == 1
+    assert f"{dense}/result.json is damaged" in capsys.readouterr().err
+    renamed = (copied / "pruned").rename(copied / "prune-0123456789ab")
+    with pytest.raises(DapError, match=r"spec.json is damaged \(it is the specification of prune-"):
+        read_spec(renamed)
+
+
+def test_a_changed_number_does_not_reach_a_report(copied, capsys):
+    file = copied / "pruned" / "result.json"
+    text = file.read_text()
+    file.write_text(text.replace('"all": 0.', '"all": 0.0', 1))
+    assert file.read_text() != text
+    assert main(["report", str(copied / "pruned")]) == 1
+    shown = capsys.readouterr().err
+    assert shown.count("\n") == 1
+    assert f"{file} is damaged (ValueError: its content was changed after it was written)" in shown
+
+
+def test_memory_is_bounded(copied):
+    """Damage costs no more than twice an honest file, and what is too large is not read."""
+    run = copied / "pruned"
+    file = run / "result.json"
+    text = file.read_text()
+
+    def peak() -> int:
+        tracemalloc.start()
+        with suppress(DapError):
+            read_result(run)
+        found = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        return found
+
+    honest = peak()
+    for mutant in mutants(text, 200, SEED):
+        file.write_bytes(mutant)
+        assert peak() < 2 * honest + 2**20  # the deepest nesting alone is 100 kB of brackets
+    with open(file, "wb") as stream:
+        stream.truncate(2**32)
+    assert peak() < 2**20
+    with pytest.raises(DapError, match="larger than 64 MB"):
+        read_result(run)
+
+
+def test_kept_results_of_earlier_versions_load():
+    kept = [file.parent for file in (Path(__file__).parents[1] / "docs" / "results").rglob("spec.json")]
+    assert len(kept) > 100
+    for folder in kept:
+        check_run(folder)
+
+
+def test_what_a_kill_leaves_of_a_row(copied):
+    log = copied / "evaluated" / "metrics.jsonl"
+    rows, whole = read_metrics(log.parent), log.read_bytes()
+    log.write_bytes(whole[:-20])
+    assert read_metrics(log.parent) == rows[:-1]
+    log.write_bytes(whole[:-20] + b"\n" + whole)  # it is not the end
+    with pytest.raises(DapError, match=rf"{log} is damaged \(line {len(rows)}: "):
+        read_metrics(log.parent)
