@@ -23,7 +23,7 @@ from dap.runs.evaluating import content_of
 from dap.runs.folder import last_metrics, note_failure
 from dap.runs.opening import trained_of
 from dap.runs.subjects import model_names, open_subjects
-from dap.specs import EvaluateSpec, PruneSpec, folder_name
+from dap.specs import EvaluateSpec, PruneSpec, TrainSpec, folder_name
 from small_prunings import dense_training, spec_of
 from small_studies import write_as_before
 
@@ -178,6 +178,7 @@ def test_another_dense_model_is_noticed(name, copied, tmp_path):
     dense = dense_of(copied)
     other = tmp_path / "other"
     spec = read_spec(dense)
+    assert isinstance(spec, TrainSpec)
     train_dense(replace(spec, train=replace(spec.train, seed=3, steps=3)), other)
     shutil.copy(other / name, dense / name)
     with pytest.raises(DapError, match=rf"{dense / name} is damaged .* was written with another one"):

@@ -152,7 +152,7 @@ def read_result(folder: str | Path, *keys: str) -> dict[str, Any]:
 
 def check_run(folder: Path) -> None:
     """Read every JSON file of a run, and its log if it is not done: an error if one is not as it was written."""
-    kind = read_spec(folder).kind if (folder / SPEC).is_file() else None
+    kind = read_spec(folder).kind if (folder / SPEC).is_file() else ""
     for name, keys in _KEYS.items():
         if (folder / name).is_file():
             read_json(own(folder, name), *keys)
