@@ -8,7 +8,8 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 ODD: list[Any] = [
-    None, [], {}, "", "x", "../../x", True, False, 0, 1, -1, 0.5, 1e308, 10**30, 10**400, math.nan, math.inf, [[]], [None], {"x": 1},
+    None, [], {}, "", "x", "../../x", True, False, 0, 1, -1, 0.5, 1e308, 10**30, 10**400, math.nan, math.inf,
+    [[]], [None], {"x": 1},
 ]  # fmt: skip
 
 

@@ -188,7 +188,7 @@ def log_rows(log: Path) -> Iterator[tuple[str, dict[str, Any]]]:
                     raise Damaged(log, f"line {number}: {error}") from None
                 continue
             checked = has_check
-            yield line.decode().rstrip("\n"), row
+            yield line.decode(), row
 
 
 def read_row(line: bytes) -> tuple[dict[str, Any], bool]:

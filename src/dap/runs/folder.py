@@ -2,7 +2,7 @@
 
 spec.json          what was asked for, with the values of presets, and its id
 environment.json   versions, machine and git state of every start that differs, and the seconds it took in all
-metrics.jsonl      a line per step; of lines for one step, as after a resume, the last counts
+metrics.jsonl      a line per step; of lines for one step, as after a resume with other numbers, the last counts
 failure.json       the traceback, if the last attempt failed
 result.json        written last: the run is done
 """
@@ -11,7 +11,7 @@ import os
 import re
 import time
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
@@ -22,6 +22,7 @@ from filelock import FileLock, Timeout
 from dap.checkpoints import difference
 from dap.engine import Engine
 from dap.errors import DapError
+from dap.files import syncing_first
 from dap.layout import ENVIRONMENT, FAILURE, LOCK, METRICS, RESULT, SPEC
 from dap.run_files import (
     Damaged,
@@ -46,19 +47,28 @@ class Busy(DapError):
 
 
 class Metrics:
-    """An append-only log of rows, one JSON object a line."""
+    """An append-only log of rows, one JSON object a line.
 
-    def __init__(self, file: TextIO):
-        self.file, self.flushed = file, time.monotonic()
+    A resumed run repeats the steps after its checkpoint. A row that is in the log already is not written again, so that
+    the log is the one of a run that was never interrupted.
+    """
+
+    def __init__(self, file: TextIO, lines: dict[tuple[str, int], str] | None = None):
+        self.file, self.lines, self.synced = file, lines or {}, True
 
     def add(self, **row: Any) -> None:
-        self.file.write(row_line(row))
-        if time.monotonic() - self.flushed > 1:
-            self.flush()
+        line = row_line(row)
+        if self.lines.get(_key(row)) != line:
+            self.lines[_key(row)] = line
+            self.file.write(line)
+            self.file.flush()
+            self.synced = False
 
-    def flush(self) -> None:
-        self.file.flush()
-        self.flushed = time.monotonic()
+    def sync(self) -> None:
+        """Rows that were added survive a power failure from here on."""
+        if not self.synced:
+            os.fsync(self.file.fileno())
+            self.synced = True
 
 
 @contextmanager
@@ -79,18 +89,16 @@ def working_in(folder: Path, spec: Spec, engine: Engine) -> Iterator[Metrics]:
         raise Busy(f"another process is working on {folder}: wait for it, or choose another folder") from None
     try:
         _refuse_another(folder, spec)
-        if (folder / SPEC).exists():
-            _sweep(folder)
         values = {"format": FORMAT, "kind": spec.kind, "id": identity(spec), "spec": asdict(spec)}
         if not (folder / SPEC).exists():
             write_json(folder / SPEC, values)
+        _sweep(folder)
         _note_environment(folder / ENVIRONMENT)
+        (folder / FAILURE).unlink(missing_ok=True)  # of an earlier attempt
         start = time.monotonic()
         engine.ranks.wait()
-        with open(folder / METRICS, "a") as file:
-            file.truncate((folder / METRICS).read_bytes().rfind(b"\n") + 1)  # what a kill left of a line
-            yield Metrics(file)
-        (folder / FAILURE).unlink(missing_ok=True)
+        with _log(folder / METRICS) as metrics, syncing_first(metrics.sync):
+            yield metrics
     except Exception as error:
         if isinstance(error, OSError) and error.errno and error.filename is None:  # as of a log on a full disk
             error.filename = str(folder)
@@ -110,14 +118,7 @@ def finished(folder: Path, spec: Spec, *files: str) -> dict[str, Any] | None:
 
 def read_metrics(folder: str | Path) -> list[dict[str, Any]]:
     """The rows of the log, the last one for each stage and step; half a line, as a kill leaves it, is left out."""
-    rows: dict[tuple[str, int], dict[str, Any]] = {}
-    log = Path(folder) / METRICS
-    with intact(log):
-        for _, row in log_rows(log):
-            key = (row.get("stage", ""), row.get("step", 0))
-            rows.pop(key, None)
-            rows[key] = row
-    return list(rows.values())
+    return [row for _, row in _rows(Path(folder) / METRICS).values()]
 
 
 def last_metrics(folder: str | Path) -> dict[str, Any] | None:
@@ -144,7 +145,7 @@ def _refuse_another(folder: Path, spec: Spec) -> None:
             raise DapError(f"{folder} holds a run with {known}: choose another folder, or remove it")
 
 
-_TEMPORARY = re.compile(r"\.(\w+\.json|[\w.-]+\.safetensors)\.\w{8}")  # as `dap.files` names what it writes
+_TEMPORARY = re.compile(r"\.(\w+\.(json|png)|[\w.-]+\.safetensors)\.\w{8}")  # as `dap.files` names what it writes
 
 
 def _sweep(folder: Path) -> None:
@@ -172,3 +173,23 @@ def note_failure(folder: Path, error: Exception) -> None:
     """Keep the traceback of the error that is being handled."""
     with suppress(OSError):  # a full disk may be what failed
         write_json(folder / FAILURE, {"error": str(error), "traceback": traceback.format_exc()})
+
+
+@contextmanager
+def _log(path: Path) -> Iterator[Metrics]:
+    with open(path, "a") as file:
+        file.truncate(path.read_bytes().rfind(b"\n") + 1)  # what a kill left of a line
+        yield Metrics(file, {key: line for key, (line, _) in _rows(path).items()})
+
+
+def _rows(path: Path) -> dict[tuple[str, int], tuple[str, dict[str, Any]]]:
+    """By stage and step the last line, and what it says."""
+    rows: dict[tuple[str, int], tuple[str, dict[str, Any]]] = {}
+    with intact(path):
+        for line, row in log_rows(path):
+            rows[_key(row)] = line, row
+    return rows
+
+
+def _key(row: Mapping[str, Any]) -> tuple[str, int]:
+    return row.get("stage", ""), row.get("step", 0)

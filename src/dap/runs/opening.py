@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
 
-import safetensors.torch
 import torch
 from torch import nn
 
@@ -15,7 +14,6 @@ from dap.config import TrainConfig
 from dap.data import Suite
 from dap.dense import load_dense
 from dap.errors import DapError
-from dap.files import replacing
 from dap.layout import DENSE, RESULT, SPEC
 from dap.models import Classifier, ModelCard, create_classifier, load_weights, save_classifier, save_sparse
 from dap.models.weights import read_weights
@@ -23,6 +21,7 @@ from dap.objectives import Erm, Objective
 from dap.run_files import intact, own, read_json, read_result, read_spec
 from dap.runs.sources import Sources, check_images, divide, notes_of, suite_of
 from dap.specs import BestSpec, EvaluateSpec, ModelSpec, PruneSpec, Spec, TrainSpec, folder_name, read
+from dap.tensors import save_tensors
 
 
 @dataclass(frozen=True)
@@ -180,8 +179,7 @@ def save_model(model: nn.Module, path: Path, card: ModelCard, *, sparse: bool = 
         save_sparse(model.state_dict(), path)
         return
     tensors = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in model.state_dict().items()}
-    with replacing(path) as temporary:
-        safetensors.torch.save_file(tensors, temporary)
+    save_tensors(path, tensors)
 
 
 def load_model(model: nn.Module, path: Path) -> None:

@@ -114,7 +114,6 @@ def prune_dense(
             **({"raw": dict(sorted(raw.items()))} if spec.raw else {}),
         }
         if engine.first and METHODS[spec.method].learns and spec.watch_every is not None:
-            metrics.flush()
             result["curve"] = [row for row in read_metrics(folder) if "watched" in row]
         if engine.first:
             for left_over in folder.glob(
