@@ -85,10 +85,12 @@ def contents(study: Study) -> dict[str, str]:
 
 
 def write_as_before(file: Path, values: Mapping[str, Any] | None = None) -> None:
-    """As earlier versions wrote it, without digests; with other `values`, if there are some."""
+    """As earlier versions wrote it, and the specification beside it: without digests; of `values`, if given."""
     values = json.loads(file.read_text()) if values is None else values
     values = {name: value for name, value in values.items() if name not in ("sha256 of the rest", "files")}
     file.write_text(json.dumps(values))
+    if file.name != "spec.json" and (spec := file.with_name("spec.json")).is_file():
+        write_as_before(spec)
 
 
 def hashed(path: Path) -> str:
