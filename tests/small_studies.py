@@ -2,10 +2,13 @@
 
 import atexit
 import hashlib
+import json
 import shutil
 import tempfile
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import safetensors.numpy
 
@@ -79,6 +82,15 @@ def contents(study: Study) -> dict[str, str]:
         for path in sorted(study.folder.glob(pattern)):
             files[str(path.relative_to(study.folder))] = hashed(path)
     return files
+
+
+def write_as_before(file: Path, values: Mapping[str, Any] | None = None) -> None:
+    """As earlier versions wrote it, and the specification beside it: without digests; of `values`, if given."""
+    values = json.loads(file.read_text()) if values is None else values
+    values = {name: value for name, value in values.items() if name not in ("sha256 of the rest", "files")}
+    file.write_text(json.dumps(values))
+    if file.name != "spec.json" and (spec := file.with_name("spec.json")).is_file():
+        write_as_before(spec)
 
 
 def hashed(path: Path) -> str:

@@ -11,6 +11,7 @@ from PIL import Image
 
 from dap.cli import main
 from dap.dense import load_dense
+from dap.run_files import read_result
 from dap.runs import load_pruned
 
 
@@ -215,7 +216,7 @@ def test_prune_by_any_method(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     assert lines[3] == f"Taylor, fine-tuned, saved in {out}"
     assert main([*arguments, "--json"]) == 0  # nothing left to do
     result = json.loads(capsys.readouterr().out)
-    assert result == json.loads((out / "result.json").read_text())
+    assert result == read_result(out)
     assert result["sparse"]["0.8"]["allocation"] == "erk"
     assert result["sparse"]["0.8"]["weights moved"]
     assert main(["evaluate", str(out), "--sparsity", "0.8", "--json"]) == 0

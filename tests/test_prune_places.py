@@ -23,6 +23,7 @@ from dap.runs import (
 from dap.runs.rehearsal import rehearse
 from dap.specs import identity
 from small_prunings import dense_training, spec_of
+from small_studies import write_as_before
 
 
 @pytest.fixture(scope="module")
@@ -61,6 +62,9 @@ def test_a_dense_model_that_is_replaced_half_way(method, dense, tmp_path):
     model, objective, card = load_dense(place)
     model.get_parameter("network.head.weight").data.add_(1)
     save_dense(place, model, objective, ("outline", "plain", "textured"), card)
+    with pytest.raises(DapError, match=r"model.safetensors is damaged .*result.json was written with another one"):
+        prune_dense(spec, tmp_path / "run")
+    write_as_before(place / "result.json")
     with pytest.raises(DapError, match="is not the one that"):
         prune_dense(spec, tmp_path / "run")
 
@@ -88,6 +92,7 @@ def test_whose_dense_training_it_is_does_not_depend_on_where_one_is(dense, tmp_p
     _, objective, card = load_dense(dense)
     other = small_resnet(2)
     save_dense(tmp_path / "b" / "runs" / "dense", other, objective, tuple(card.notes["sources"]), card)
+    write_as_before(tmp_path / "b" / "runs" / "dense" / "result.json")
     monkeypatch.chdir(tmp_path / "a")
     spec = spec_of("runs/dense", "random")
     prune_dense(spec, "runs/random")

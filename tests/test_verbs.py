@@ -15,6 +15,7 @@ from dap.data import load_suite
 from dap.models import load_classifier, load_sparse, load_weights, small_resnet
 from dap.runs import load_pruned
 from data.small_suites import make_folder
+from small_studies import write_as_before
 
 COMMAND = Path(sys.executable).with_name("dap")
 PRUNE = ["prune", "dense", "--method", "magnitude", "--sparsities", "0.5,0.8", "--out", "sparse"]
@@ -101,9 +102,9 @@ def test_evaluate(home, here):
     here("evaluate", "sparse/", "--out", "numbers")
     assert json.loads(Path("numbers", "result.json").read_text())["models"]["0.8"] == models["0.8"]
     kept = Path("sparse", "result.json").read_text()
-    Path("sparse", "result.json").write_text(json.dumps({**json.loads(kept), "spec": "in other words"}))
+    write_as_before(Path("sparse", "result.json"), {**json.loads(kept), "spec": "in other words"})
     here("evaluate", "sparse", "--out", "numbers")
-    Path("sparse", "result.json").write_text(json.dumps({**json.loads(kept), "sparse": {}}))  # another run
+    write_as_before(Path("sparse", "result.json"), {**json.loads(kept), "sparse": {}})  # another run
     assert "is about a run that was in sparse before" in here("evaluate", "sparse", "--out", "numbers", code=1)
     Path("sparse", "result.json").write_text(kept)
     assert here("evaluate", "sparse", "--dry-run").startswith("time    about")

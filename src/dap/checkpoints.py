@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 
 from dap.errors import DapError
-from dap.files import check_readable, replacing
+from dap.files import check_readable
+from dap.tensors import save_tensors
 
 _VALUES, _CHECKSUMS, _KIND = "__values__", "__checksums__", "__kind__"
 
@@ -28,8 +29,7 @@ def save_state(path: str | Path, tensors: Mapping[str, Tensor], values: Mapping[
         seen.add(tensor.untyped_storage().data_ptr())
     arrays[_VALUES] = torch.frombuffer(bytearray(packed), dtype=torch.uint8)
     arrays[_CHECKSUMS] = _checksums(arrays)
-    with replacing(path) as temporary:
-        safetensors.torch.save_file(arrays, temporary)
+    save_tensors(path, arrays)
 
 
 def load_state(path: str | Path, kind: str = "") -> tuple[dict[str, Tensor], dict[str, Any]]:

@@ -8,6 +8,7 @@ from dap.errors import DapError
 from dap.layout import MODEL, OBJECTIVE
 from dap.models import Classifier, ModelCard, load_classifier, save_classifier
 from dap.objectives import OBJECTIVES, Objective
+from dap.run_files import own
 
 
 def save_dense(
@@ -41,8 +42,8 @@ def load_dense(folder: str | Path) -> tuple[Classifier, Objective, ModelCard]:
     for part in (MODEL, OBJECTIVE):
         if not (folder / part).is_file():
             raise DapError(f"no {part} in {folder}: give the folder of a finished dense training")
-    model, card = load_classifier(folder / MODEL)
-    tensors, values = load_state(folder / OBJECTIVE, "an objective")
+    model, card = load_classifier(own(folder, MODEL))
+    tensors, values = load_state(own(folder, OBJECTIVE), "an objective")
     objective = OBJECTIVES[values["objective"]](**values["options"])
     objective.prepare(model, tuple(values["domains"]), values["classes"])
     objective.load_state_dict(tensors)

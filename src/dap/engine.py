@@ -158,10 +158,10 @@ def run(
                 with engine.precision():
                     stats = job.step(batches)
                 whole = job.steps_done
+                if on_step is not None:
+                    on_step(stats)  # before the checkpoint: a log has the rows of all steps that one covers
                 if whole % save_every == 0:
                     save()
-                if on_step is not None:
-                    on_step(stats)
         except (Exception, SystemExit):  # whoever watches may end it: a worker of a study whose study has ended
             save()
             # Ctrl-C reaches the workers of a loader too, and its complaint is not the user's. Other processes, though,

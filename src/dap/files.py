@@ -1,13 +1,12 @@
 """Files that are whole or not there, and names that hold on every machine."""
 
-import json
 import os
 import re
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from pathlib import Path
-from typing import Any
 
 from dap.errors import DapError
 
@@ -23,6 +22,24 @@ def expanded(path: str | Path) -> Path:
     if (absent := re.search(r"\$\{?(\w+)", whole)) and not os.path.exists(whole):
         raise DapError(f"{path} speaks of {absent[1]}, which the environment does not have: export {absent[1]}=…")
     return Path(whole)
+
+
+_sync: ContextVar[Callable[[], None]] = ContextVar("sync", default=lambda: None)
+
+
+@contextmanager
+def syncing_first(sync: Callable[[], None]) -> Iterator[None]:
+    """Inside, `sync` is called before any file is put in place: what a log holds is on disk before what relies on it.
+
+    >>> with syncing_first(lambda: print("log")):
+    ...     write_atomic(tmp / "checkpoint", b"state")
+    log
+    """
+    token = _sync.set(sync)
+    try:
+        yield
+    finally:
+        _sync.reset(token)
 
 
 @contextmanager
@@ -46,6 +63,7 @@ def replacing(path: str | Path) -> Iterator[Path]:
         umask = os.umask(0)
         os.umask(umask)
         os.chmod(name, 0o666 & ~umask)  # mkstemp's files are private; a result is not
+        _sync.get()()
         os.replace(name, path)
     except BaseException as error:
         os.unlink(name)
@@ -67,13 +85,6 @@ def check_readable(path: str | Path) -> None:
     """An error of the system, not of a parser: what cannot be read now is not damaged."""
     with open(path, "rb") as file:
         file.read(1)
-
-
-def read_json(file: Path) -> dict[str, Any]:
-    try:
-        return json.loads(file.read_text())
-    except ValueError as error:
-        raise DapError(f"{file} is damaged ({error}): remove the run's folder to start again") from None
 
 
 def write_atomic(path: str | Path, data: bytes) -> None:

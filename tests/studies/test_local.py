@@ -16,13 +16,15 @@ from pathlib import Path
 import pytest
 
 from dap.checkpoints import load_state
+from dap.cli import main
+from dap.run_files import read_json, read_result
 from dap.runs import read_metrics
-from dap.runs.folder import read_json
 from dap.specs import EvaluateSpec, PruneSpec
 from dap.studies import read_study
 from dap.studies.events import Events
 from dap.studies.local import run_locally
 from dap.studies.status import forget_failure, status
+from dap.studies.work import work_on
 from small_studies import SIX, THREE, contents, leftovers, make_study
 
 LONGER = SIX.replace("steps: 6,", "steps: 40,").replace("check_every: 3", "check_every: 20")
@@ -218,15 +220,41 @@ def test_workers_end_with_whoever_hired_them(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["spec.json", "failure.json"])
-def test_a_damaged_file_is_the_failure_of_its_run_alone(name, tmp_path):
+def test_a_damaged_file_concerns_its_run_alone(name, tmp_path):
     study = make_study(tmp_path, THREE)
     place = study.place(next(iter(study.runs)))
     place.mkdir(parents=True)
     (place / name).write_text("")
     first, *others = status(study)
-    assert first.state == "failed"
+    assert first.state == "damaged"
     assert f"{place / name} is damaged" in first.error
     assert {row.state for row in others} == {"waiting"}
+
+
+def test_damaged_runs_are_listed_and_done_again(tmp_path, capsys):
+    study = make_study(tmp_path, THREE)
+    for spec in study.runs.values():
+        assert work_on(spec, study.folder, lambda progress: None) == ("done", "")
+    before = {run: read_result(study.place(run)) for run in study.runs}
+    dense, magnitude, dap = study.runs
+    result = study.place(dense) / "result.json"
+    result.write_text(result.read_text().replace('"steps": 6', '"steps": 7', 1))
+    (study.place(magnitude) / "spec.json").write_text("[]")
+    (study.place(dap) / "0.5" / "result.json").write_bytes(b"\xff")
+    arguments = [str(tmp_path / "study.yaml"), "--out", str(study.folder)]
+    assert main(["study", "status", *arguments]) == 1
+    shown = capsys.readouterr().out
+    assert "3 runs, 3 damaged" in shown
+    assert f"- {dense} damaged: {result} is damaged" in shown
+    assert main(["report", str(study.folder)]) == 1
+    assert f"{study.folder}/" in (said := capsys.readouterr().err)
+    assert "is damaged" in said
+    assert main(["study", "run", *arguments, "--workers", "1"]) == 0
+    assert {run: read_result(study.place(run)) for run in study.runs} == before
+    assert {row.state for row in status(study)} == {"done"}
+    assert sorted(path.name for path in (study.folder / "damaged").iterdir()) == sorted(
+        [f"{dense}-result.json-1", f"{magnitude}-1", f"{dap}-0.5-result.json-1", f"{dap}-result.json-1"]
+    )
 
 
 def test_a_folder_of_another_version_is_refused_and_kept(tmp_path):

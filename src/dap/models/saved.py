@@ -8,19 +8,19 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import safetensors.torch
 import torch
 from safetensors import safe_open
 from torch import Tensor
 
 from dap.checkpoints import checksum
 from dap.errors import DapError
-from dap.files import check_readable, replacing
+from dap.files import check_readable
 from dap.models.backbones import create_classifier
 from dap.models.classifier import Classifier
 from dap.models.small_resnet import small_resnet
 from dap.models.sparse import FORMAT as SPARSE
 from dap.models.sparse import load_sparse, save_sparse
+from dap.tensors import save_tensors
 
 _FORMAT = "dap-classifier-1"
 
@@ -60,8 +60,7 @@ def save_classifier(model: Classifier, path: str | Path, card: ModelCard, *, spa
     # Own memory for each: safetensors refuses tensors that share theirs.
     tensors = {name: tensor.cpu().contiguous().clone() for name, tensor in model.state_dict().items()}
     metadata = {"format": _FORMAT, "classifier": description, "checksum": _checksum(tensors, description)}
-    with replacing(path) as temporary:
-        safetensors.torch.save_file(tensors, temporary, metadata)
+    save_tensors(path, tensors, metadata)
 
 
 def load_classifier(path: str | Path) -> tuple[Classifier, ModelCard]:

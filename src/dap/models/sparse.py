@@ -12,13 +12,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import safetensors.torch
 import torch
 from safetensors import safe_open
 from torch import Tensor
 
 from dap.errors import DapError
-from dap.files import replacing
+from dap.tensors import save_tensors
 
 FORMAT = "dap-sparse-1"
 _BITS, _VALUES = "::bits", "::values"
@@ -46,8 +45,7 @@ def save_sparse(tensors: Mapping[str, Tensor], path: str | Path, metadata: Mappi
             stored[name] = tensor.clone()  # tied weights share their memory, which the format refuses
     about = json.dumps({"shapes": shapes, "checksums": {name: _crc(part) for name, part in stored.items()}})
     said = {**(metadata or {}), "format": FORMAT, "about": about}
-    with replacing(path) as temporary:
-        safetensors.torch.save_file(stored, temporary, {**said, "checksum": _code(said)})
+    save_tensors(path, stored, {**said, "checksum": _code(said)})
 
 
 def load_sparse(path: str | Path) -> dict[str, Tensor]:

@@ -11,7 +11,8 @@ from typing import Any
 
 from dap.layout import METRICS, RESULT, SPEC
 from dap.report.records import Record, run_places, study_runs
-from dap.runs.folder import intact, read_json, read_metrics, read_spec
+from dap.run_files import intact, read_result, read_spec
+from dap.runs.folder import read_metrics
 from dap.runs.opening import place_of
 from dap.specs import EvaluateSpec, PruneSpec, TrainSpec, folder_name
 
@@ -120,7 +121,7 @@ class _Evaluation:
 
     @cached_property
     def result(self) -> dict[str, Any]:
-        return read_json(self.place / RESULT)
+        return read_result(self.place)
 
 
 def _alike(evaluations: Sequence[_Evaluation], kind: str) -> list[_Evaluation]:
@@ -192,7 +193,7 @@ def _points(run: Path, record: Record) -> Iterator[Point]:
     spec = read_spec(run)
     about = (record.suite, record.series, record.targets, record.seed)
     if isinstance(spec, TrainSpec):
-        result = read_json(run / RESULT)
+        result = read_result(run)
         validation = {score["step"]: fmean(score["accuracy"].values()) for score in result["validation"]}
         for step, watched in result["watched, not selected by"].items():
             if int(step) in validation:
@@ -200,7 +201,7 @@ def _points(run: Path, record: Record) -> Iterator[Point]:
                     *about, int(step), 0.0, _over_parts(watched, record.targets), validation[int(step)], record.expected
                 )
     elif isinstance(spec, PruneSpec) and spec.watch_every is not None:
-        result = read_json(run / RESULT)
+        result = read_result(run)
         if "curve" not in result and (run / METRICS).is_file():  # runs of earlier versions
             result["curve"] = [row for row in read_metrics(run) if "watched" in row]
         for row in result.get("curve", []):

@@ -13,7 +13,7 @@ from dap.report.records import Record
 from dap.report.series import DENSE
 from dap.report.statistics import mean_of, over_domains
 from dap.report.table import Column, Row, Table
-from dap.runs.folder import intact, read_json, read_spec
+from dap.run_files import intact, read_result, read_spec
 from dap.specs import BestSpec, folder_name
 
 _NOTE = (
@@ -43,9 +43,9 @@ def read_oracles(folder: str | Path, records: Sequence[Record]) -> Iterator[Orac
         names = [folder_name(one) for one in spec.candidates] if isinstance(spec, BestSpec) else [place.name]
         trials = [_watched(place.parent / name, record.targets) for name in names]
         with intact(place / RESULT):
-            chosen = read_json(place / RESULT)
+            chosen = read_result(place)
             if isinstance(spec, BestSpec):
-                chosen = read_json(place.parent / chosen["chosen"] / RESULT)
+                chosen = read_result(place.parent / chosen["chosen"])
             if record.targets and all(trials):
                 selected = fmean(scores["80 %"] for scores in chosen["targets"].values())
                 yield Oracle(record, selected, oracle(trials).rest)
@@ -58,7 +58,7 @@ def _watched(run: Path, targets: Sequence[str]) -> list[TargetScore]:
         return fmean(found[f"{target} {part}"] for target in targets)
 
     with intact(run / RESULT):
-        watched = read_json(run / RESULT)["watched, not selected by"]
+        watched = read_result(run)["watched, not selected by"]
         return [TargetScore(int(step), mean(found, "20 %"), mean(found, "80 %")) for step, found in watched.items()]
 
 

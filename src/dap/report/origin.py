@@ -12,7 +12,7 @@ from dap.progress import duration
 from dap.report.commands import commands_of
 from dap.report.records import run_places
 from dap.report.table import Column, Row, Table
-from dap.runs.folder import intact, read_json, read_spec
+from dap.run_files import intact, read_json, read_spec
 from dap.studies import read_study
 from dap.studies.status import RunStatus, status
 from dap.studies.study import kept_files

@@ -12,7 +12,7 @@ from dap.errors import DapError
 from dap.layout import RAW, RESULT, SPEC
 from dap.methods import METHODS
 from dap.report.series import DENSE, name_series
-from dap.runs.folder import intact, read_json, read_spec
+from dap.run_files import check_run, intact, read_result, read_spec
 from dap.runs.opening import trained_of
 from dap.specs import BestSpec, EvaluateSpec, ModelSpec, PruneSpec, Spec, TrainSpec, folder_name
 from dap.studies import read_study
@@ -54,6 +54,8 @@ def read_records(folder: str | Path) -> list[Record]:
     places = run_places(folder)
     if not places:
         raise DapError(f"there are no runs in {folder}: give the folder of a study or of a run")
+    for place in places:
+        check_run(place)
     done = [place for place in places if (place / RESULT).is_file()]
     # Of a search only the trial that is chosen counts, also while it is still going on.
     searches = [read_spec(place) for place in places] + [spec for spec, _ in study_runs(folder)]
@@ -131,9 +133,9 @@ def _read(run: Path) -> list[Record]:
 
 
 def _records(run: Path, spec: Spec) -> Iterator[Record]:
-    result = read_json(run / RESULT)
+    result = read_result(run)
     if isinstance(spec, BestSpec):
-        result = read_json(run.parent / result["chosen"] / RESULT)
+        result = read_result(run.parent / result["chosen"])
     if isinstance(spec, TrainSpec | BestSpec):
         row = {**result, "validation": result["score"]["accuracy"]}
         yield _record(run, DENSE, {}, _named(spec), None, row)

@@ -7,8 +7,9 @@ from typing import Any
 
 from dap.engine import Engine
 from dap.errors import DapError
-from dap.layout import RESULT
-from dap.runs.folder import as_read, finished, read_json, working_in, write_json
+from dap.layout import RESULT, SPEC
+from dap.run_files import as_read, intact, read_result, write_result
+from dap.runs.folder import finished, working_in
 from dap.selection import LeftOutScore, SourceScore, leave_one_domain_out, training_domain_validation
 from dap.specs import BestSpec, TrainSpec, folder_name
 
@@ -22,8 +23,10 @@ def choose_best(spec: BestSpec, folder: str | Path) -> dict[str, Any]:
     scores: list[SourceScore] = []
     for number, name in enumerate(names):
         # Accuracy on the sources, and nothing else, goes into the choice; its step stands for the candidate.
-        found = _result(folder.parent / name)["score"]
-        scores.append(SourceScore(number, found["accuracy"], found["loss"]))
+        found = _result(folder.parent / name)
+        with intact(folder.parent / name / RESULT):
+            score = found["score"]
+            scores.append(SourceScore(number, score["accuracy"], score["loss"]))
     if spec.left_out:
         left_out = {number: _left_out(spec, candidate, folder) for number, candidate in enumerate(spec.candidates)}
         best = leave_one_domain_out(left_out)
@@ -34,7 +37,7 @@ def choose_best(spec: BestSpec, folder: str | Path) -> dict[str, Any]:
     with working_in(folder, spec, Engine()):  # made twice, it is made the same
         result = {"spec": asdict(spec), "chosen": names[best], "score": asdict(scores[best])}
         result["accuracy"] = dict(zip(names, means, strict=True))
-        write_json(folder / RESULT, result)
+        write_result(folder, result, SPEC)
     return as_read(result)
 
 
@@ -49,4 +52,4 @@ def _left_out(spec: BestSpec, candidate: TrainSpec, folder: Path) -> list[LeftOu
 def _result(run: Path) -> dict[str, Any]:
     if not (run / RESULT).is_file():
         raise DapError(f"{run.name} is not done: there is no {run / RESULT}")
-    return read_json(run / RESULT)
+    return read_result(run)

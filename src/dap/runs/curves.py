@@ -1,6 +1,5 @@
 """Logs as curves: what runs have written to metrics.jsonl, for TensorBoard."""
 
-import json
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -9,6 +8,7 @@ from typing import Any
 
 from dap.errors import DapError
 from dap.layout import METRICS
+from dap.run_files import read_row
 
 CURVES = "tensorboard"
 _PAUSE = 2.0  # seconds between looks
@@ -65,7 +65,7 @@ class _Follower:
 
     def _draw(self, log: Path, line: bytes) -> None:
         try:
-            row = json.loads(line)
+            row, _ = read_row(line)
         except ValueError:  # half a line of a process that was killed
             return
         writer = self._writer(log)

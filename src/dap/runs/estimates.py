@@ -10,7 +10,7 @@ from typing import Any
 from dap.config import TrainConfig
 from dap.errors import DapError
 from dap.evaluation.attacks import EPSILONS
-from dap.runs.folder import read_spec
+from dap.run_files import read_spec
 from dap.runs.opening import trained_of
 from dap.specs import BestSpec, EvaluateSpec, ModelSpec, PruneSpec, Spec, TrainSpec
 

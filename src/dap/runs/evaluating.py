@@ -19,8 +19,9 @@ from dap.evaluation.attacks import EPSILONS, Attack, NotAttackable, named, under
 from dap.evaluation.autoattack import auto_attack, check_auto_attack
 from dap.evaluation.corruptions import check_corruptible, on_corruptions
 from dap.evaluation.pixels import InPixels, Joined
-from dap.layout import RESULT
-from dap.runs.folder import Metrics, as_read, finished, read_json, read_metrics, read_spec, working_in, write_json
+from dap.layout import METRICS, SPEC
+from dap.run_files import as_read, intact, read_result, read_spec, write_result
+from dap.runs.folder import Metrics, finished, read_metrics, working_in
 from dap.runs.interpreting import interpret
 from dap.runs.opening import place_of, settled
 from dap.runs.sources import Sources
@@ -47,7 +48,7 @@ def evaluate_run(
     spec = settled(spec, folder).resolved()
     done, run = finished(folder, spec), place_of(spec.run, folder)
     if done is not None:
-        if run.exists() and done["content"] != content_of(run):
+        if run.exists() and done.get("content") != content_of(run):
             raise DapError(f"{folder} is about a run that was in {run} before: choose another folder, or remove it")
         return done
     subjects = open_to_evaluate(
@@ -57,9 +58,10 @@ def evaluate_run(
         if (done := finished(folder, spec)) is not None:  # someone else has been faster
             return done
         result = {"spec": asdict(spec), "run": run.name, "content": content_of(run)}
-        cells = Cells(log, result["content"], read_metrics(folder))
+        with intact(folder / METRICS):
+            cells = Cells(log, result["content"], read_metrics(folder))
         result |= evaluate(spec, run, subjects, folder, engine.device, cells=cells, on_step=on_step)
-        write_json(folder / RESULT, result)
+        write_result(folder, result, SPEC)
     return as_read(result)
 
 
@@ -74,7 +76,7 @@ def content_of(run: Path) -> str:
     """What a run came to, or a file holds, in short; how the run was asked for may be written in other words since."""
     if run.is_file():
         return hashlib.sha256(run.read_bytes()).hexdigest()
-    found = {name: value for name, value in read_json(run / RESULT).items() if name != "spec"}
+    found = {name: value for name, value in read_result(run).items() if name != "spec"}
     return hashlib.sha256(json.dumps(found, sort_keys=True).encode()).hexdigest()
 
 

@@ -2,17 +2,16 @@
 
 spec.json          what was asked for, with the values of presets, and its id
 environment.json   versions, machine and git state of every start that differs, and the seconds it took in all
-metrics.jsonl      a line per step; of lines for one step, as after a resume, the last counts
+metrics.jsonl      a line per step; of lines for one step, as after a resume with other numbers, the last counts
 failure.json       the traceback, if the last attempt failed
 result.json        written last: the run is done
 """
 
-import json
 import os
 import re
 import time
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
@@ -23,10 +22,22 @@ from filelock import FileLock, Timeout
 from dap.checkpoints import difference
 from dap.engine import Engine
 from dap.errors import DapError
-from dap.files import read_json, write_atomic
+from dap.files import syncing_first
 from dap.layout import ENVIRONMENT, FAILURE, LOCK, METRICS, RESULT, SPEC
+from dap.run_files import (
+    Damaged,
+    as_read,
+    intact,
+    log_rows,
+    read_json,
+    read_result,
+    read_row,
+    read_spec,
+    row_line,
+    write_json,
+)
 from dap.runs.environment import environment
-from dap.specs import FORMAT, KINDS, Spec, identity, read
+from dap.specs import FORMAT, Spec, identity
 
 _ROW = 2**14  # bytes, which hold at least one
 
@@ -36,19 +47,28 @@ class Busy(DapError):
 
 
 class Metrics:
-    """An append-only log of rows, one JSON object a line."""
+    """An append-only log of rows, one JSON object a line.
 
-    def __init__(self, file: TextIO):
-        self.file, self.flushed = file, time.monotonic()
+    A resumed run repeats the steps after its checkpoint. A row that is in the log already is not written again, so that
+    the log is the one of a run that was never interrupted.
+    """
+
+    def __init__(self, file: TextIO, lines: dict[tuple[str, int], str] | None = None):
+        self.file, self.lines, self.synced = file, lines or {}, True
 
     def add(self, **row: Any) -> None:
-        self.file.write(json.dumps(row) + "\n")
-        if time.monotonic() - self.flushed > 1:
-            self.flush()
+        line = row_line(row)
+        if self.lines.get(_key(row)) != line:
+            self.lines[_key(row)] = line
+            self.file.write(line)
+            self.file.flush()
+            self.synced = False
 
-    def flush(self) -> None:
-        self.file.flush()
-        self.flushed = time.monotonic()
+    def sync(self) -> None:
+        """Rows that were added survive a power failure from here on."""
+        if not self.synced:
+            os.fsync(self.file.fileno())
+            self.synced = True
 
 
 @contextmanager
@@ -70,19 +90,16 @@ def working_in(folder: Path, spec: Spec, engine: Engine) -> Iterator[Metrics]:
         raise Busy(f"another process is working on {folder}: wait for it, or choose another folder") from None
     try:
         _refuse_another(folder, spec)
-        if (folder / SPEC).exists():
-            _sweep(folder)
         values = {"format": FORMAT, "kind": spec.kind, "id": identity(spec), "spec": asdict(spec)}
         if not (folder / SPEC).exists():
             write_json(folder / SPEC, values)
+        _sweep(folder)
         _note_environment(folder / ENVIRONMENT)
+        (folder / FAILURE).unlink(missing_ok=True)  # of an earlier attempt
         start = time.monotonic()
         engine.ranks.wait()
-        with open(folder / METRICS, "a") as file:
-            if file.tell() and not _ends_with_newline(folder / METRICS):  # killed in the middle of a line
-                file.write("\n")
-            yield Metrics(file)
-        (folder / FAILURE).unlink(missing_ok=True)
+        with _log(folder / METRICS) as metrics, syncing_first(metrics.sync):
+            yield metrics
     except Exception as error:
         if isinstance(error, OSError) and error.errno and error.filename is None:  # as of a log on a full disk
             error.filename = str(folder)
@@ -97,36 +114,12 @@ def working_in(folder: Path, spec: Spec, engine: Engine) -> Iterator[Metrics]:
 def finished(folder: Path, spec: Spec, *files: str) -> dict[str, Any] | None:
     """The result, if the run is done and has these files."""
     _refuse_another(folder, spec)
-    return read_json(folder / RESULT) if all((folder / name).exists() for name in (RESULT, *files)) else None
-
-
-def read_spec(folder: str | Path) -> Spec:
-    """The specification of the run in `folder`."""
-    file = Path(folder) / SPEC
-    if not file.is_file():
-        raise DapError(f"no {SPEC} in {folder}: give the folder of a run")
-    values = read_json(file)
-    if values.get("format") != FORMAT or values.get("kind") not in KINDS:
-        found = values.get("format", "none")
-        raise DapError(f"{file} has format {found}, this version of dap has {FORMAT}: make the run again")
-    spec = read(KINDS[values["kind"]], values["spec"], str(file))
-    if values.get("id") != identity(spec):  # it leaves open what presets have other values for since
-        raise DapError(f"{file} asks for something else in this version of dap: make the run again")
-    return spec
+    return read_result(folder) if all((folder / name).exists() for name in (RESULT, *files)) else None
 
 
 def read_metrics(folder: str | Path) -> list[dict[str, Any]]:
     """The rows of the log, the last one for each stage and step; half a line, as a kill leaves it, is left out."""
-    rows: dict[tuple[str, int], dict[str, Any]] = {}
-    for line in (Path(folder) / METRICS).read_text().splitlines():
-        try:
-            row = json.loads(line)
-        except ValueError:
-            continue
-        key = (row.get("stage", ""), row.get("step", 0))
-        rows.pop(key, None)
-        rows[key] = row
-    return list(rows.values())
+    return [row for _, row in _rows(Path(folder) / METRICS).values()]
 
 
 def last_metrics(folder: str | Path) -> dict[str, Any] | None:
@@ -139,30 +132,10 @@ def last_metrics(folder: str | Path) -> dict[str, Any] | None:
         return None
     for line in reversed(whole):
         try:
-            return json.loads(line)
+            return read_row(line)[0]
         except ValueError:
             continue
     return None
-
-
-def write_json(file: Path, values: Any) -> None:
-    write_atomic(file, json.dumps(values, indent=1).encode())
-
-
-def as_read(values: Any) -> Any:
-    """What reading them back will give."""
-    return json.loads(json.dumps(values))
-
-
-@contextmanager
-def intact(file: Path) -> Iterator[None]:
-    """Inside, what was read from `file` is taken apart: whatever is not as it was written is said of the file."""
-    try:
-        yield
-    except DapError:
-        raise
-    except (KeyError, TypeError, AttributeError, ValueError) as error:
-        raise DapError(f"{file} is damaged ({error!r}): remove the run's folder to start again") from None
 
 
 def _refuse_another(folder: Path, spec: Spec) -> None:
@@ -181,7 +154,7 @@ def _refuse_links(folder: Path) -> None:
             raise DapError(f"{path} is a link out of the run's folder: put the file itself there, or remove the link")
 
 
-_TEMPORARY = re.compile(r"\.(\w+\.json|[\w.-]+\.safetensors)\.\w{8}")  # as `dap.files` names what it writes
+_TEMPORARY = re.compile(r"\.(\w+\.(json|png)|[\w.-]+\.safetensors)\.\w{8}")  # as `dap.files` names what it writes
 
 
 def _sweep(folder: Path) -> None:
@@ -192,14 +165,15 @@ def _sweep(folder: Path) -> None:
 
 
 def _note_environment(file: Path) -> None:
-    values = read_json(file) if file.exists() else {"starts": []}
+    values = read_json(file, "starts") if file.exists() else {"starts": []}
     now = environment()
-    if not values["starts"] or values["starts"][-1] != now:
-        write_json(file, {**values, "starts": [*values["starts"], now]})
+    with intact(file):
+        if not values["starts"] or values["starts"][-1] != now:
+            write_json(file, {**values, "starts": [*values["starts"], now]})
 
 
 def _note_seconds(file: Path, seconds: float) -> None:
-    with suppress(OSError):  # a full disk
+    with suppress(OSError, Damaged), intact(file):  # a full disk, and what the next reader will say
         values = read_json(file)
         write_json(file, {**values, "seconds": round(values.get("seconds", 0) + seconds, 1)})
 
@@ -212,7 +186,21 @@ def note_failure(folder: Path, error: Exception) -> None:
         write_json(folder / FAILURE, {"error": str(error), "traceback": traceback.format_exc()})
 
 
-def _ends_with_newline(file: Path) -> bool:
-    with open(file, "rb") as stream:
-        stream.seek(-1, os.SEEK_END)
-        return stream.read(1) == b"\n"
+@contextmanager
+def _log(path: Path) -> Iterator[Metrics]:
+    with open(path, "a") as file:
+        file.truncate(path.read_bytes().rfind(b"\n") + 1)  # what a kill left of a line
+        yield Metrics(file, {key: line for key, (line, _) in _rows(path).items()})
+
+
+def _rows(path: Path) -> dict[tuple[str, int], tuple[str, dict[str, Any]]]:
+    """By stage and step the last line, and what it says."""
+    rows: dict[tuple[str, int], tuple[str, dict[str, Any]]] = {}
+    with intact(path):
+        for line, row in log_rows(path):
+            rows[_key(row)] = line, row
+    return rows
+
+
+def _key(row: Mapping[str, Any]) -> tuple[str, int]:
+    return row.get("stage", ""), row.get("step", 0)

@@ -14,7 +14,7 @@ from dap.evaluation.pixels import InPixels
 from dap.files import replacing
 from dap.layout import MAPS, STATE
 from dap.methods import BY_FLOPS, METHODS
-from dap.runs.folder import read_spec
+from dap.run_files import own, read_spec
 from dap.runs.subjects import Subjects
 from dap.sources import take
 from dap.specs import PruneSpec
@@ -30,7 +30,7 @@ def interpret(
     found: dict[str, Any] = {"by_sparsity": {}}
     learnt = None
     if isinstance(spec, PruneSpec) and METHODS[spec.method].learns and spec.allocation not in BY_FLOPS:
-        learnt = read_learnt(run / STATE)
+        learnt = read_learnt(own(run, STATE))
         found["logits"] = logit_histogram(learnt.logits)
     dense = subjects.dense
     for number, (name, masks) in enumerate(subjects.masks.items(), 1):

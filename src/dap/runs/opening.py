@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
 
-import safetensors.torch
 import torch
 from torch import nn
 
@@ -15,14 +14,14 @@ from dap.config import TrainConfig
 from dap.data import Suite
 from dap.dense import load_dense
 from dap.errors import DapError
-from dap.files import replacing
 from dap.layout import DENSE, RESULT, SPEC
 from dap.models import Classifier, ModelCard, create_classifier, load_weights, save_classifier, save_sparse
 from dap.models.weights import read_weights
 from dap.objectives import Erm, Objective
-from dap.runs.folder import read_json, read_spec
+from dap.run_files import intact, own, read_json, read_result, read_spec
 from dap.runs.sources import Sources, check_images, divide, notes_of, suite_of
 from dap.specs import BestSpec, EvaluateSpec, ModelSpec, PruneSpec, Spec, TrainSpec, folder_name, read
+from dap.tensors import save_tensors
 from dap.trust import check_code, local_only
 
 
@@ -105,11 +104,12 @@ def trained_of(spec: PruneSpec, folder: Path) -> TrainSpec | BestSpec | ModelSpe
     if not isinstance(spec.dense, str):
         return spec.dense
     place = place_of(spec.dense, folder)
-    noted = read_json(folder / DENSE).get("trained") if (folder / DENSE).is_file() else None
+    noted = read_json(own(folder, DENSE)).get("trained") if (folder / DENSE).is_file() else None
     if noted is None or (place / SPEC).is_file():
         trained = read_spec(place)
     else:
-        trained = read(TrainSpec, noted, str(folder / DENSE))
+        with intact(folder / DENSE):
+            trained = read(TrainSpec, noted, str(folder / DENSE))
     if not isinstance(trained, TrainSpec):
         raise DapError(f"{place} is no dense training: give the folder of one")
     return trained
@@ -132,7 +132,8 @@ def place_of(run: Spec | str, folder: Path) -> Path:
         return Path(run) if Path(run).absolute() == place else place
     place = folder.parent / folder_name(run)
     if isinstance(run, BestSpec) and (place / RESULT).is_file():
-        place = folder.parent / read_json(place / RESULT)["chosen"]
+        with intact(place / RESULT):
+            place = folder.parent / read_result(place)["chosen"]
     return place
 
 
@@ -197,8 +198,7 @@ def save_model(model: nn.Module, path: Path, card: ModelCard, *, sparse: bool = 
         save_sparse(model.state_dict(), path)
         return
     tensors = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in model.state_dict().items()}
-    with replacing(path) as temporary:
-        safetensors.torch.save_file(tensors, temporary)
+    save_tensors(path, tensors)
 
 
 def load_model(model: nn.Module, path: Path) -> None:

@@ -22,13 +22,14 @@ from dap.engine import Engine, threads
 from dap.errors import DapError
 from dap.evaluation import accuracy
 from dap.evaluation.pixels import Joined
-from dap.layout import DENSE, MASKS, MODEL, RAW, RESULT, STATE, files_of, folder_of
+from dap.layout import DENSE, MASKS, MODEL, RAW, RESULT, SPEC, STATE, files_of, folder_of
 from dap.masking import bake
 from dap.masks import Masks
 from dap.methods import METHODS
 from dap.models import ModelCard, load_classifier
 from dap.pruning import Pruned, prune
-from dap.runs.folder import Metrics, as_read, finished, read_json, read_metrics, read_spec, working_in, write_json
+from dap.run_files import FILES, Damaged, as_read, intact, own, read_json, read_spec, write_json, write_result
+from dap.runs.folder import Metrics, finished, read_metrics, working_in
 from dap.runs.opening import Opened, is_there, load_model, open_dense, place_of, save_model, settled, suite_pruned
 from dap.runs.sources import Sources, on_targets
 from dap.sources import check_memory
@@ -118,14 +119,13 @@ def prune_dense(
             **({"raw": dict(sorted(raw.items()))} if spec.raw else {}),
         }
         if engine.first and METHODS[spec.method].learns and spec.watch_every is not None:
-            metrics.flush()
             result["curve"] = [row for row in read_metrics(folder) if "watched" in row]
         if engine.first:
             for left_over in folder.glob(
                 "finetuning-*.safetensors"
             ):  # of a process that was killed before it tidied up
                 left_over.unlink()
-            write_json(folder / RESULT, result)
+            write_result(folder, result, *_belonging(folder, result))
     return as_read(result)
 
 
@@ -134,15 +134,35 @@ def _finished(folder: Path, spec: PruneSpec) -> dict[str, Any] | None:
     done = finished(folder, spec)
     if done is None:
         return None
-    sparse, raw = done["sparse"].values(), done.get("raw", {}).values()
-    whole = all(_has_files(folder, row) for row in sparse) and all(_has_files(folder / RAW, row) for row in raw)
+    with intact(folder / RESULT):
+        sparse, raw = done["sparse"].values(), done.get("raw", {}).values()
+        whole = all(_has_files(folder, row) for row in sparse) and all(_has_files(folder / RAW, row) for row in raw)
     return done if whole else None
 
 
 def _there(folder: Path) -> dict[str, dict[str, Any]]:
     """By what was asked for, the sparse models that are there already."""
-    rows = [row for row in map(read_json, folder.glob(f"*/{RESULT}")) if "wished" in row]
-    return {row["wished"]: row for row in rows if _has_files(folder, row)}
+    there = {}
+    for file in folder.glob(f"*/{RESULT}"):
+        row = read_json(file)
+        if "wished" not in row:  # of an evaluation
+            continue
+        with intact(file):
+            if folder_of(folder, row["wished"]) != file.parent:
+                raise Damaged(file, f"it is the result of {row['wished']}")
+            if _has_files(folder, row):
+                for part in files_of(folder, row):
+                    own(part.parent, part.name)
+                there[row["wished"]] = {name: value for name, value in row.items() if name != FILES}
+    return there
+
+
+def _belonging(folder: Path, result: Mapping[str, Any]) -> list[str]:
+    """Files of a pruning that belong to its result; those of a sparse model are listed in its own."""
+    names = [SPEC, DENSE, *([STATE] if METHODS[result["method"]].learns else [])]
+    for place, rows in {folder: result["sparse"], folder / RAW: result.get("raw", {})}.items():
+        names += [(folder_of(place, wished) / RESULT).relative_to(folder).as_posix() for wished in rows]
+    return names
 
 
 def _has_files(folder: Path, row: Mapping[str, Any]) -> bool:
@@ -168,12 +188,17 @@ def load_pruned(
     if not file.is_file():
         found = sorted(path.parent.name for path in folder.glob(f"*/{RESULT}"))
         raise DapError(f"no masks for {wished} in {folder}; it has {', '.join(found) or 'none'}")
-    masks = Masks.load(place / MASKS)
-    moved = place / MODEL if read_json(file)["weights moved"] else None
+    for part in (file, folder / DENSE):
+        own(folder, part.relative_to(folder).as_posix())
+    with intact(file):
+        moved = own(place, MODEL) if read_json(file)["weights moved"] else None
+    masks = Masks.load(own(place, MASKS))
     spec = read_spec(folder)
     if not isinstance(spec, PruneSpec):
         raise DapError(f"{folder} is no pruning: give the folder of one")
     if moved is not None and not isinstance(spec.dense, ModelSpec):
+        if opened is not None:
+            _refuse_another_model(folder, opened.model)
         model, card = load_classifier(moved)
         return model, masks, card
     opened = opened or open_dense(spec, folder, Path(dense) if dense else None, trust_code=trust_code)
@@ -203,7 +228,7 @@ def _keep(folder: Path, pruned: Pruned, opened: Opened, engine: Engine) -> dict[
         pruned.masks.save(place / MASKS)
         if pruned.moved:
             save_model(pruned.model, place / MODEL, opened.card)
-        write_json(place / RESULT, result)
+        write_result(place, result, *(file.name for file in files_of(place.parent, result)))
     return result
 
 
@@ -215,7 +240,7 @@ def _evaluate(model: nn.Module, sources: Sources, engine: Engine) -> dict[str, A
 
 
 def _refuse_another_model(folder: Path, model: nn.Module) -> None:
-    if (folder / DENSE).exists() and read_json(folder / DENSE)["identity"] != _identity(model):
+    if (folder / DENSE).exists() and read_json(folder / DENSE, "identity")["identity"] != _identity(model):
         raise DapError(f"the dense model is not the one that {folder} prunes: it was replaced; choose another folder")
 
 

@@ -24,7 +24,7 @@ from dap.export.wishes import Wish, find
 from dap.layout import RESULT
 from dap.masking import is_transposed
 from dap.masks import Masks
-from dap.runs.folder import read_json, read_spec
+from dap.run_files import intact, read_result, read_spec
 from dap.runs.opening import save_model
 from dap.runs.sources import Sources
 from dap.runs.subjects import Subjects, model_names, open_subjects
@@ -123,18 +123,19 @@ def open_ladder(
     if single and len(names) > 1:
         raise DapError(f"{run} has several models: choose one with --sparsity {', '.join(names)}")
     subjects = open_subjects(run, None if name is None else (name,), dense, root, trust_code=trust_code)
-    spec, rows = read_spec(run), read_json(run / RESULT)["sparse"]
+    spec, rows = read_spec(run), read_result(run)["sparse"]
     assert isinstance(spec, PruneSpec)
     assert subjects.dense is not None
-    by_flops = all("flops" in rows[name] for name in subjects.masks)
-    made = {
-        float(name) if by_flops else _share(name, masks): (subjects.models[name], masks)
-        for name, masks in subjects.masks.items()
-    }
+    with intact(run / RESULT):
+        by_flops = all("flops" in rows[name] for name in subjects.masks)
+        fixed = any(":" in name or rows[name]["weights moved"] for name in subjects.masks)
+        made = {
+            float(name) if by_flops else _share(name, masks): (subjects.models[name], masks)
+            for name, masks in subjects.masks.items()
+        }
     channels = None
     if by_flops:
         channels = find_channels(subjects.dense, some_images(subjects.sources), spec.prune.include, spec.prune.exclude)
-    fixed = any(":" in name or rows[name]["weights moved"] for name in subjects.masks)
     return Ladder(subjects.dense, made, channels, fixed), subjects
 
 

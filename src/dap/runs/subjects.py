@@ -12,7 +12,7 @@ from dap.errors import DapError
 from dap.layout import RESULT
 from dap.masks import Masks
 from dap.models import ModelCard, load_classifier
-from dap.runs.folder import read_json, read_spec
+from dap.run_files import intact, read_result, read_spec
 from dap.runs.opening import open_dense
 from dap.runs.pruning import load_pruned
 from dap.runs.sources import Sources, check_images, divide, suite_of
@@ -38,7 +38,10 @@ def model_names(run: Path) -> list[str]:
         raise DapError(f"{run} holds no model: give the folder of a dense training or of a pruning")
     if not (run / RESULT).is_file():
         raise DapError(f"{run} is not done: there is no {RESULT} in it")
-    return ["dense"] if isinstance(spec, TrainSpec) else list(read_json(run / RESULT)["sparse"])
+    if isinstance(spec, TrainSpec):
+        return ["dense"]
+    with intact(run / RESULT):
+        return list(read_result(run)["sparse"])
 
 
 def open_subjects(

@@ -11,10 +11,11 @@ from dap.data import Suite
 from dap.dense import save_dense
 from dap.engine import Engine, threads
 from dap.errors import DapError
-from dap.layout import IMAGES, MODEL, OBJECTIVE, RESULT, STATE
+from dap.layout import IMAGES, MODEL, OBJECTIVE, SPEC, STATE
 from dap.models import Classifier, ModelCard, create_classifier
 from dap.objectives import OBJECTIVES, Objective
-from dap.runs.folder import as_read, finished, read_json, working_in, write_json
+from dap.run_files import as_read, read_json, write_json, write_result
+from dap.runs.folder import finished, working_in
 from dap.runs.sources import Sources, divide, listings, notes_of, on_targets, suite_of
 from dap.sources import check_memory
 from dap.specs import TrainSpec
@@ -85,7 +86,7 @@ def train_dense(
         if engine.first and not dense.interrupted:
             card = ModelCard(suite.classes, suite.pixels, suite.mean, suite.std, notes_of(spec, suite))
             save_dense(folder, model, dense.objective, tuple(sources.train), card)
-            write_json(folder / RESULT, result)
+            write_result(folder, result, SPEC, IMAGES, MODEL, OBJECTIVE)
     return as_read(result)
 
 

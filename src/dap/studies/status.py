@@ -1,17 +1,20 @@
 """What has become of the runs of a study, read from their folders."""
 
+from contextlib import suppress
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 from typing import Literal
 
 from dap.errors import DapError
-from dap.files import read_json
-from dap.layout import FAILURE, LOCK, SPEC
+from dap.layout import ENVIRONMENT, FAILURE, LOCK, METRICS, RESULT, SPEC
+from dap.run_files import Damaged, check_run, intact, read_json
 from dap.specs import FORMAT
 from dap.studies.study import Study
 from dap.studies.work import Progress
 
-State = Literal["done", "failed", "running", "stopped", "waiting"]
+DAMAGED = "damaged"  # beside the runs: what was set aside
+State = Literal["done", "failed", "damaged", "running", "stopped", "waiting"]
 
 
 @dataclass(frozen=True)
@@ -27,10 +30,15 @@ def status(study: Study) -> list[RunStatus]:
 
 
 def status_of(study: Study, run: str) -> RunStatus:
-    """`running` means that a process holds it at this moment; `stopped`, that it has begun and nobody does."""
+    """`running` means that a process holds it at this moment; `stopped`, that it has begun and nobody does.
+
+    `damaged` means that a file in its folder is not as it was written.
+    """
     try:
         return _status_of(study, run)
-    except DapError as error:  # a damaged file: the others have a status all the same
+    except Damaged as error:  # the others have a status all the same
+        return RunStatus(run, "damaged", str(error))
+    except DapError as error:
         return RunStatus(run, "failed", str(error))
 
 
@@ -40,12 +48,13 @@ def _status_of(study: Study, run: str) -> RunStatus:
         return RunStatus(
             run, "failed", f"{folder} has format {found}, this version of dap has {FORMAT}: choose another out"
         )
+    if not study.done(run) and _held(folder / LOCK):
+        return RunStatus(run, "running", progress=_progress(folder))
+    check_run(folder)
     if study.done(run):
         return RunStatus(run, "done")
-    if _held(folder / LOCK):
-        return RunStatus(run, "running", progress=_progress(folder))
     if (folder / FAILURE).exists():
-        return RunStatus(run, "failed", read_json(folder / FAILURE).get("error", ""))
+        return RunStatus(run, "failed", str(read_json(folder / FAILURE)["error"]))
     if (folder / SPEC).exists():
         return RunStatus(run, "stopped", progress=_progress(folder))
     return RunStatus(run, "waiting")
@@ -65,7 +74,8 @@ def latest(folder: Path) -> Progress | None:
     row = last_metrics(folder)
     if row is None or "steps" not in row:
         return None
-    return Progress(row["stage"], row["step"], row["steps"], told(row))
+    with intact(folder / METRICS):
+        return Progress(row["stage"], row["step"], row["steps"], told(row))
 
 
 def _progress(folder: Path) -> str:
@@ -87,6 +97,42 @@ def _held(lock: Path) -> bool:
         return False
     probe.release()
     return False
+
+
+def set_aside(study: Study, run: str) -> None:
+    """Move what is damaged in a run's folder to `damaged`, beside the runs, so that the run can be done again.
+
+    A file that the run writes again is moved alone, and the run goes on from its checkpoint. Without one of the others
+    nobody can tell what the rest of the folder is, so all of it is moved.
+    """
+    from filelock import FileLock, Timeout
+
+    folder = study.place(run)
+    with suppress(Timeout), FileLock(folder / LOCK, timeout=0.5):  # held: someone is working on it
+        while (file := _damaged(folder)) is not None:
+            if file.name in (FAILURE, ENVIRONMENT):
+                _move(study, file)
+            elif file.name == RESULT:
+                for result in {file, folder / RESULT}:  # with that of a sparse model also that of the run
+                    _move(study, result)
+            else:
+                _move(study, folder)
+
+
+def _move(study: Study, path: Path) -> None:
+    aside = study.folder / DAMAGED / "-".join(path.relative_to(study.folder).parts)
+    aside.parent.mkdir(exist_ok=True)
+    names = (aside.with_name(f"{aside.name}-{number}") for number in count(1))
+    with suppress(FileNotFoundError):
+        path.rename(next(name for name in names if not name.exists()))
+
+
+def _damaged(folder: Path) -> Path | None:
+    try:
+        check_run(folder)
+    except Damaged as error:
+        return error.file
+    return None
 
 
 def forget_failure(study: Study, run: str) -> None:

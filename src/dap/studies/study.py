@@ -7,9 +7,10 @@ from typing import Any, TypeVar
 
 from dap.benchmarks import SUITES, require_domains
 from dap.errors import DapError
-from dap.files import expanded, read_json, write_atomic
+from dap.files import expanded, write_atomic
 from dap.layout import MODEL, OBJECTIVE, RESULT, files_of
 from dap.methods import METHODS
+from dap.run_files import intact, read_result
 from dap.specs import BestSpec, EvaluateSpec, ModelSpec, PruneSpec, Spec, TrainSpec, folder_name, read
 from dap.studies.grid import expand
 from dap.studies.yaml_file import read_yaml
@@ -80,7 +81,10 @@ class Study:
     def _owner(self, run: str) -> str:
         """Whose model it is: of a search, that of the chosen trial."""
         is_search = isinstance(self.runs[run], BestSpec) and self.done(run)
-        return read_json(self.place(run) / RESULT)["chosen"] if is_search else run
+        if not is_search:
+            return run
+        with intact(self.place(run) / RESULT):
+            return next(one for one in self.needs[run] if one == read_result(self.place(run))["chosen"])
 
     def _files(self, run: str) -> list[Path]:
         """What other runs need of it."""
@@ -89,8 +93,8 @@ class Study:
             return [place / MODEL, place / OBJECTIVE]
         if not isinstance(spec, PruneSpec):
             return []
-        rows = read_json(place / RESULT)["sparse"].values()
-        return [file for row in rows for file in files_of(place, row)]
+        with intact(place / RESULT):
+            return [file for row in read_result(place)["sparse"].values() for file in files_of(place, row)]
 
     def shard(self, index: int, count: int) -> list[str]:
         """Every `count`th part of the runs from the `index`th on, from 1; a run and what it needs stay together."""

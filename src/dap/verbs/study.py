@@ -24,6 +24,8 @@ def study_run(
 ) -> int:
     """Do the runs of a study that are not done yet. What failed before stays failed: see dap study retry.
 
+    A run with a damaged file is done again. What is damaged is kept in the folder `damaged` beside the runs.
+
     Example: dap study run pacs.yaml --workers 2
 
     Example: dap study run pacs.yaml --engine ray --address auto --gpus 1
@@ -49,7 +51,7 @@ def study_run(
 
     from dap.runs.curves import tensorboard as curves
     from dap.studies import read_study
-    from dap.studies.status import forget_failure, status_of
+    from dap.studies.status import forget_failure, set_aside, status_of
     from dap.studies.study import check_targets, keep_file
     from dap.studies.watching import watched
     from dap.verbs.dry_run import dry_run_study
@@ -70,6 +72,8 @@ def study_run(
     if dry_run:
         return dry_run_study(plan, plan.again_for(left) + left, workers, json)
     for run in left:
+        if states[run] == "damaged":
+            set_aside(plan, run)
         forget_failure(plan, run)
     keep_file(plan, study)
     with (
@@ -130,8 +134,8 @@ def study_status(study: str, out: str | None = None, json: bool = False) -> int:
     else:
         print(f"{plan.name}: {len(rows)} runs, " + ", ".join(f"{count} {state}" for state, count in counts.items()))
         for row in rows:
-            if row.state == "failed":
-                print(f"- {row.run} failed: {row.error}")
+            if row.state in ("failed", "damaged"):
+                print(f"- {row.run} {row.state}: {row.error}")
             elif row.state in ("running", "stopped") and row.progress:
                 print(f"- {row.run} {row.state}: {row.progress}")
     return int(counts["done"] < len(rows))
@@ -160,4 +164,6 @@ def _summary(plan: "Study", runs: list[str], json: bool) -> int:
         for run, row in found.items():
             if row.state == "failed":
                 print(f"- {run} failed: {row.error} (its folder has the traceback; dap study retry tries again)")
+            elif row.state == "damaged":
+                print(f"- {run} damaged: {row.error}")
     return int(any(row.state != "done" for row in found.values()))
