@@ -10,8 +10,6 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import safetensors.numpy
-
 from dap.data import DOMAINS
 from dap.studies import Study, read_study
 from data.small_suites import make_folder
@@ -94,10 +92,7 @@ def write_as_before(file: Path, values: Mapping[str, Any] | None = None) -> None
 
 
 def hashed(path: Path) -> str:
-    data = path.read_bytes()
-    if path.suffix == ".safetensors":  # the order of its metadata is that of a hash table
-        data = safetensors.numpy.save(safetensors.numpy.load(data))
-    return hashlib.sha256(data).hexdigest()
+    return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 def leftovers(study: Study) -> list[str]:

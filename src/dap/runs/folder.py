@@ -91,9 +91,10 @@ def working_in(folder: Path, spec: Spec, engine: Engine) -> Iterator[Metrics]:
     try:
         _refuse_another(folder, spec)
         values = {"format": FORMAT, "kind": spec.kind, "id": identity(spec), "spec": asdict(spec)}
-        if not (folder / SPEC).exists():
+        begun = (folder / SPEC).exists()
+        _sweep(folder, _TEMPORARY if begun else _TEMPORARY_SPEC)
+        if not begun:
             write_json(folder / SPEC, values)
-        _sweep(folder)
         _note_environment(folder / ENVIRONMENT)
         (folder / FAILURE).unlink(missing_ok=True)  # of an earlier attempt
         start = time.monotonic()
@@ -157,10 +158,13 @@ def _refuse_links(folder: Path) -> None:
 _TEMPORARY = re.compile(r"\.(\w+\.(json|png)|[\w.-]+\.safetensors)\.\w{8}")  # as `dap.files` names what it writes
 
 
-def _sweep(folder: Path) -> None:
-    """Remove what a killed process of this run was writing: only we are in here."""
+_TEMPORARY_SPEC = re.compile(r"\.spec\.json\.\w{8}")  # all that a run leaves before the folder is known to be its own
+
+
+def _sweep(folder: Path, names: re.Pattern[str]) -> None:
+    """Remove what a killed process of this run was writing. Only this process works in the folder."""
     for path in [*folder.glob(".*"), *folder.glob("*/.*"), *folder.glob("*/*/.*")]:
-        if _TEMPORARY.fullmatch(path.name):
+        if names.fullmatch(path.name):
             path.unlink(missing_ok=True)
 
 
