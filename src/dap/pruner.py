@@ -19,11 +19,21 @@ from dap.objectives import Erm, Objective
 from dap.objectives.objective import Batches, Gradients, Loss
 from dap.outputs import asking
 from dap.parallel import ALONE, Ranks
+from dap.reading import require, require_like, require_types
 from dap.schedules import Observation, make_coefficient, temperature
 from dap.seeding import derive_seed, uniform_noise
 from dap.sensitivity import SignCount
 from dap.sources import to_device
 from dap.structure.channels import ChannelLayout, Channels
+
+_SAVED = {
+    "steps_done": int,
+    "reached": float,
+    "gates": int,
+    "coefficient": float | None,
+    "config": dict[str, Any],
+    "weights": dict[str, list[int]],
+}
 
 
 class StepStats(NamedTuple):
@@ -289,8 +299,15 @@ class Pruner:
     def _shapes(self) -> dict[str, list[int]]:
         return {name: list(weight.shape) for name, weight in self.layout.weights.items()}
 
+    def _outline(self, moved: bool) -> dict[str, Tensor]:
+        """What the tensors of a state look like; Adam has none before its first step."""
+        own = {"effective": self.effective, "sensitivity": self.sensitivity, "average": self.average}
+        adam = {"step": torch.zeros(()), "exp_avg": self.effective, "exp_avg_sq": self.effective} if moved else {}
+        return {name: tensor for name, tensor in {**own, **adam}.items() if tensor is not None}
+
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from a state of the same model under the same configuration."""
+        require_types(state, _SAVED)
         shapes = self._shapes()
         for name in {**shapes, **state["weights"]}:
             if shapes.get(name) != state["weights"].get(name):
@@ -305,6 +322,8 @@ class Pruner:
             ours, theirs = getattr(self.config, field.name), getattr(saved, field.name)
             if ours != theirs:
                 raise DapError(f"the saved state was made with {field.name}={theirs!r}, this pruner has {ours!r}")
+        require(0 <= state["steps_done"] <= self.config.steps, f"{state['steps_done']} steps are done")
+        require_like(state["tensors"], self._outline(bool(state["steps_done"])))
         tensors = {name: tensor.to(self.device, copy=True) for name, tensor in state["tensors"].items()}
         self.effective.copy_(tensors.pop("effective"))
         if self.sensitivity is not None:
