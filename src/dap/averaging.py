@@ -136,13 +136,15 @@ class Swad:
         values |= {"recent": [[segment.end, segment.loss] for segment in self.recent]}
         return tensors, values
 
-    def load(self, tensors: Mapping[str, Tensor], values: Mapping[str, Any], model: Mapping[str, Tensor]) -> None:
-        """Go on from a state; `model` is a state dict of the model whose weights are averaged."""
+    def load(
+        self, tensors: Mapping[str, Tensor], values: Mapping[str, Any], like: Mapping[str, Tensor] | None = None
+    ) -> None:
+        """Go on from a state. Averages must have the names and shapes of `like`, a state dict of the model."""
 
         def group(prefix: str) -> Weights:
             found = {name.removeprefix(prefix): t.clone() for name, t in tensors.items() if name.startswith(prefix)}
-            if found:
-                require_like(found, model)
+            if found and like is not None:
+                require_like(found, like)
             return found
 
         require_types(values, _SAVED, only=True)
