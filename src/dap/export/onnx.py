@@ -15,7 +15,7 @@ from dap.errors import DapError
 from dap.export.logits import Logits, difference
 from dap.files import replacing
 from dap.models import ModelCard
-from dap.reading import reading, require
+from dap.reading import reading, require, require_types
 
 _CARD = ("class_names", "pixels", "mean", "std")  # what travels in the file's metadata
 _CHECKSUM = "checksum"
@@ -109,6 +109,7 @@ class Session:
             found = {name: json.loads(self.properties[name]) for name in _CARD}
             inputs, outputs = self._input.shape, self._session.get_outputs()[0].shape
             require(len(inputs) == 4 and len(outputs) == 2, f"it maps {inputs} to {outputs}, not images to logits")
+            require(inputs[1] in (1, 3), f"it takes images of {inputs[1]} channels")
             card = ModelCard.parse(found, outputs[1])
             require(inputs[2:] == [card.pixels] * 2, f"it takes images of {inputs[2:]}, not of {card.pixels} pixels")
             return card
@@ -125,19 +126,17 @@ class Session:
 def _check(path: Path) -> bool:
     """Whether the file has a checksum, which is then right; others are taken as they are."""
     onnx = package("onnx")
-    try:
+    with reading(path, "an ONNX file", "export it again"):
         model = onnx.load(path)
-    except Exception as error:  # of many types
-        raise DapError(f"{path} is damaged or not an ONNX file ({str(error).splitlines()[0]})") from None
-    said = {entry.key: entry.value for entry in model.metadata_props}
-    if len(said) != len(model.metadata_props):
-        raise DapError(f"{path} is damaged (it says the same thing twice): export it again")
-    if (given := said.pop(_CHECKSUM, None)) is None:
-        return False
-    # Earlier versions left out what is beside weights and operations.
-    if given != (_checksum(model, said) if given.startswith(_WHOLE) else _checksum_of_parts(model, said)):
-        raise DapError(f"{path} is damaged (its checksum differs): export it again")
-    return True
+        said = {entry.key: entry.value for entry in model.metadata_props}
+        require(len(said) == len(model.metadata_props), "it says the same thing twice")
+        require_types(said, dict.fromkeys(said, str))
+        if (given := said.pop(_CHECKSUM, None)) is None:
+            return False
+        # Earlier versions left out what is beside weights and operations.
+        if given != (_checksum(model, said) if given.startswith(_WHOLE) else _checksum_of_parts(model, said)):
+            raise DapError(f"{path} is damaged (its checksum differs): export it again")
+        return True
 
 
 def open_onnx(path: str | Path, threads: int | None = None) -> Session:

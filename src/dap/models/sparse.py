@@ -24,6 +24,7 @@ FORMAT = "dap-sparse-1"
 _BITS, _VALUES = "::bits", "::values"
 _CHUNK = 2**20  # weights that are unpacked at a time; a multiple of 8
 _FLOATS = ("F64", "F32", "F16", "BF16")
+_ABOUT = {"shapes": dict[str, list[int]], "checksums": dict[str, int], "forms": dict[str, str]}
 _WORDS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
@@ -45,7 +46,8 @@ def save_sparse(tensors: Mapping[str, Tensor], path: str | Path, metadata: Mappi
             stored[name + _VALUES] = tensor.view(-1)[kept]
         else:
             stored[name] = tensor.clone()  # tied weights share their memory, which the format refuses
-    about = json.dumps({"shapes": shapes, "checksums": {name: _crc(part) for name, part in stored.items()}})
+    checksums, forms = ({name: of(part) for name, part in stored.items()} for of in (_crc, _form))
+    about = json.dumps({"shapes": shapes, "checksums": checksums, "forms": forms})
     said = {**(metadata or {}), "format": FORMAT, "about": about}
     with replacing(path) as temporary:
         safetensors.torch.save_file(stored, temporary, {**said, "checksum": _code(said)})
@@ -65,8 +67,8 @@ def _about(metadata: Mapping[str, str], path: Path) -> dict[str, Any]:
         raise DapError(f"{path} is not a sparse file of dap, or of another version ({metadata.get('format')})")
     if metadata.get("checksum") != _code({name: text for name, text in metadata.items() if name != "checksum"}):
         raise _damaged(path)
-    about = parse_object(metadata["about"])
-    require_types(about, {"shapes": dict[str, list[int]], "checksums": dict[str, int]}, only=True)
+    about = {"forms": {}, **parse_object(metadata["about"])}  # earlier versions wrote no forms
+    require_types(about, _ABOUT, only=True)
     return about
 
 
@@ -77,6 +79,9 @@ def _unpack(file: Any, about: Mapping[str, Any], path: Path) -> dict[str, Tensor
     require(not set(shapes) & (set(checksums) - parts), "a tensor is there twice")
     if set(file.keys()) != set(checksums):
         raise _damaged(path)
+    for name, form in about["forms"].items():
+        if _form(file.get_tensor(name)) != form:  # memory-mapped: nothing is read
+            raise _damaged(path)
     tensors: dict[str, Tensor] = {}
     for name in checksums:
         if name in parts:
@@ -130,6 +135,10 @@ def _kept(tensor: Tensor) -> Tensor:
 
 def _code(metadata: Mapping[str, str]) -> str:
     return f"{zlib.crc32(json.dumps(metadata, sort_keys=True).encode()):08x}"
+
+
+def _form(tensor: Tensor) -> str:
+    return f"{tensor.dtype} {tuple(tensor.shape)}"
 
 
 def _crc(tensor: Tensor, code: int = 0) -> int:
