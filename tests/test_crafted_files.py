@@ -310,7 +310,7 @@ def crafted_masks(bits: bytes, layout: bytes) -> bytes:
 @pytest.mark.parametrize(
     ("bits", "layout", "why"),
     [
-        (b"\xff", b'{"w":[9]}', "9"),
+        (b"\xff", b'{"w":[3,3]}', "a shape has 9 elements, and there are bits for 8"),
         (b"\xff\xff", b'{"w":[8]}', "2 bytes of bits for shapes that take 1"),
         (b"\xff", b'{"w":[7]}', "w has bits beyond its last weight"),
         (b"\xff", b'{"w":[1000000000000]}', "dimension"),
