@@ -9,8 +9,17 @@ from torch import Tensor
 
 from dap.config import SwadConfig
 from dap.errors import DapError
+from dap.reading import require, require_like, require_types
 
 Weights = dict[str, Tensor]
+_SAVED = {
+    "walls": float | None,
+    "start": int | None,
+    "end": int | None,
+    "over": bool,
+    "counts": tuple[int, int],
+    "recent": list[tuple[int, float]],
+}
 
 
 @dataclass
@@ -127,11 +136,22 @@ class Swad:
         values |= {"recent": [[segment.end, segment.loss] for segment in self.recent]}
         return tensors, values
 
-    def load(self, tensors: Mapping[str, Tensor], values: Mapping[str, Any]) -> None:
-        def group(prefix: str) -> Weights:
-            return {name.removeprefix(prefix): t.clone() for name, t in tensors.items() if name.startswith(prefix)}
+    def load(
+        self, tensors: Mapping[str, Tensor], values: Mapping[str, Any], like: Mapping[str, Tensor] | None = None
+    ) -> None:
+        """Go on from a state. Averages must have the names and shapes of `like`, a state dict of the model."""
 
+        def group(prefix: str) -> Weights:
+            found = {name.removeprefix(prefix): t.clone() for name, t in tensors.items() if name.startswith(prefix)}
+            if found and like is not None:
+                require_like(found, like)
+            return found
+
+        require_types(values, _SAVED, only=True)
         self.walls, self.start, self.end, self.over = (values[name] for name in ("walls", "start", "end", "over"))
         self.segment = Average(group("segment."), values["counts"][0])
         self.valley = Average(group("valley."), values["counts"][1])
         self.recent = [Segment(group(f"recent.{place}."), *pair) for place, pair in enumerate(values["recent"])]
+        averages = {"segment": bool(self.segment.count), "valley": bool(self.valley.count)}
+        filled = {"segment": bool(self.segment.weights), "valley": bool(self.valley.weights)}
+        require(averages == filled and all(one.weights for one in self.recent), "an average has no weights")

@@ -5,6 +5,8 @@ import base64
 import numpy as np
 from torch import Tensor
 
+from dap.reading import reading, require
+
 
 def pack_bits(flags: Tensor) -> str:
     """
@@ -21,5 +23,8 @@ def unpack_bits(text: str) -> np.ndarray:
     >>> unpack_bits("3:oA==").tolist()
     [True, False, True]
     """
-    count, _, packed = text.partition(":")
-    return np.unpackbits(np.frombuffer(base64.b64decode(packed), np.uint8), count=int(count)).astype(bool)
+    with reading("which images are right", "bits as text", "evaluate again"):
+        count, _, packed = text.partition(":")
+        found = np.frombuffer(base64.b64decode(packed, validate=True), np.uint8)
+        require(-(-int(count) // 8) == len(found), f"{len(found)} bytes are not {count[:20]} bits")
+        return np.unpackbits(found, count=int(count)).astype(bool)

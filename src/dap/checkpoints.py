@@ -12,6 +12,7 @@ from torch import Tensor
 
 from dap.errors import DapError
 from dap.files import check_readable
+from dap.reading import inflate, parse_object, read_tensors, reading, require
 from dap.tensors import save_tensors
 
 _VALUES, _CHECKSUMS, _KIND = "__values__", "__checksums__", "__kind__"
@@ -35,15 +36,14 @@ def save_state(path: str | Path, tensors: Mapping[str, Tensor], values: Mapping[
 def load_state(path: str | Path, kind: str = "") -> tuple[dict[str, Tensor], dict[str, Any]]:
     """What `save_state` wrote. A damaged file, or one of another kind, is an error."""
     check_readable(path)
-    try:
-        arrays = safetensors.torch.load_file(path)
-        checksums = arrays.pop(_CHECKSUMS)
-        sound = _VALUES in arrays and torch.equal(checksums, _checksums(arrays))
-    except Exception as error:  # the parser has errors of many types for damaged headers
-        raise DapError(f"{path} is damaged or not a checkpoint ({error}): remove it to start again") from None
-    if not sound:
-        raise DapError(f"{path} is damaged (a checksum differs): remove it to start again")
-    values = json.loads(zlib.decompress(arrays.pop(_VALUES).numpy().tobytes()))
+    with reading(path, "a checkpoint", "remove it to start again"):
+        arrays, _ = read_tensors(path)
+        checksums = arrays.pop(_CHECKSUMS, None)
+        if checksums is None or _VALUES not in arrays or not torch.equal(checksums, _checksums(arrays)):
+            raise DapError(f"{path} is damaged (a checksum differs): remove it to start again")
+        packed = arrays.pop(_VALUES)
+        require(packed.dtype == torch.uint8 and packed.ndim == 1, f"{_VALUES} is not a vector of bytes")
+        values = parse_object(inflate(packed.numpy().tobytes()))
     if (found := values.pop(_KIND, "")) != kind:
         raise DapError(f"{path} is a file of {found or 'another kind'}, not of {kind}: give another name")
     return arrays, values

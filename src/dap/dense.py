@@ -2,13 +2,19 @@
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any, get_type_hints
+
+import torch
 
 from dap.checkpoints import load_state, save_state
 from dap.errors import DapError
 from dap.layout import MODEL, OBJECTIVE
 from dap.models import Classifier, ModelCard, load_classifier, save_classifier
 from dap.objectives import OBJECTIVES, Objective
+from dap.reading import reading, require, require_like, require_types
 from dap.run_files import own
+
+_VALUES = {"objective": str, "options": dict[str, Any], "domains": list[str], "classes": int, "trained": int}
 
 
 def save_dense(
@@ -43,9 +49,25 @@ def load_dense(folder: str | Path) -> tuple[Classifier, Objective, ModelCard]:
         if not (folder / part).is_file():
             raise DapError(f"no {part} in {folder}: give the folder of a finished dense training")
     model, card = load_classifier(own(folder, MODEL))
-    tensors, values = load_state(own(folder, OBJECTIVE), "an objective")
-    objective = OBJECTIVES[values["objective"]](**values["options"])
-    objective.prepare(model, tuple(values["domains"]), values["classes"])
-    objective.load_state_dict(tensors)
-    objective.trained = values["trained"]
-    return model, objective, card
+    return model, _load_objective(own(folder, OBJECTIVE), model), card
+
+
+def _load_objective(file: Path, model: Classifier) -> Objective:
+    tensors, values = load_state(file, "an objective")
+    with reading(file, "an objective", "train the dense model again"):
+        require_types(values, _VALUES, only=True)
+        require(values["objective"] in OBJECTIVES, f"no objective is called {values['objective']!r}")
+        require(values["classes"] == model.classes, f"it is for {values['classes']} classes, not {model.classes}")
+        require(values["trained"] >= 0, f"it was trained for {values['trained']} steps")
+        kind, options = OBJECTIVES[values["objective"]], values["options"]
+        kinds = get_type_hints(kind.__init__)
+        require_types(options, {name: kinds.get(name, type(None)) for name in options})
+        with torch.device("meta"):  # without memory: a small file may ask for a large discriminator
+            outline = kind(**options)
+            outline.prepare(model, tuple(values["domains"]), values["classes"])
+        require_like(tensors, outline.state_dict())
+        objective = kind(**options)
+        objective.prepare(model, tuple(values["domains"]), values["classes"])
+        objective.load_state_dict(tensors)
+        objective.trained = values["trained"]
+        return objective

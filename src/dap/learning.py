@@ -21,6 +21,7 @@ from dap.masks import Masks
 from dap.objectives import Objective
 from dap.objectives.objective import Batches, Loss
 from dap.pruner import Pruner, StepStats, check_domains
+from dap.reading import reading, require, require_types
 from dap.sources import Source
 from dap.structure.channels import Channels
 
@@ -244,6 +245,15 @@ def _hard_loss(pruner: Pruner, masks: Masks, batches: Batches) -> float:
 
 # ---- resume
 
+_SAVED = {
+    "domains": list[str],
+    "pruner": dict[str, Any],
+    "model": dict[str, int],
+    "objective": tuple[dict[str, Any], dict[str, int]],
+    "history": list[dict[str, Any]],
+    "snapshots": dict[str, tuple[int, float, float, dict[str, float]]],
+}
+
 
 def _fingerprint(module: nn.Module) -> dict[str, int]:
     return {name: checksum(tensor) for name, tensor in module.state_dict().items()}
@@ -278,26 +288,42 @@ def _packed(masks: Masks) -> Tensor:
 
 def _restore(path: MaskPath, checkpoint: str | Path, domains: list[str], looks: dict[str, Any]) -> None:
     tensors, values = load_state(checkpoint, "mask learning")
-    if values["domains"] != domains:
-        raise DapError(f"{checkpoint} belongs to a run on domains {values['domains']}: remove it to start again")
-    if known := difference(values.get("looks", looks), looks):  # earlier versions did not keep them
-        raise DapError(f"{checkpoint} belongs to a run with {known}: ask for the same, or remove it to start again")
-    ours, theirs = _identity(path.pruner), values["model"]
-    state = {name.removeprefix("pruner."): t for name, t in tensors.items() if name.startswith("pruner.")}
-    path.pruner.load_state_dict({**values["pruner"], "tensors": state})
+    with reading(checkpoint, "a checkpoint of mask learning", "remove it to start again"):
+        require_types(values, _SAVED)
+        if values["domains"] != domains:
+            raise DapError(f"{checkpoint} belongs to a run on domains {values['domains']}: remove it to start again")
+        if known := difference(values.get("looks", looks), looks):  # earlier versions did not keep them
+            raise DapError(f"{checkpoint} belongs to a run with {known}: ask for the same, or remove it to start again")
+        state = {name.removeprefix("pruner."): t for name, t in tensors.items() if name.startswith("pruner.")}
+        path.pruner.load_state_dict({**values["pruner"], "tensors": state})
+        _check_owner(path.pruner, values, checkpoint)
+        require(len(values["history"]) == path.pruner.steps_done, "its history is of another length")
+        path.history = values["history"]
+        _restore_masks(path, tensors, values["snapshots"], checkpoint)
+
+
+def _check_owner(pruner: Pruner, values: Mapping[str, Any], checkpoint: str | Path) -> None:
+    """It was saved for this model and this objective."""
+    ours, theirs = _identity(pruner), values["model"]
     for name in {**ours["model"], **theirs}:
         if ours["model"].get(name) != theirs.get(name):
             raise DapError(f"{checkpoint} belongs to another model ({name} differs): remove it to start again")
     if ours["objective"] != values["objective"]:
         known = difference(values["objective"][0], ours["objective"][0])
         raise DapError(f"{checkpoint} belongs to another objective ({known or 'its state'}): remove it to start again")
-    path.history = values["history"]
 
+
+def _restore_masks(
+    path: MaskPath, tensors: Mapping[str, Tensor], rows: Mapping[str, Any], checkpoint: str | Path
+) -> None:
     def masks_of(name: str) -> Masks:
-        return Masks.from_bytes(tensors[name].numpy().tobytes(), str(checkpoint))
+        require(tensors[name].dtype == torch.uint8 and tensors[name].ndim == 1, f"{name} is not a vector of bytes")
+        masks = Masks.from_bytes(tensors[name].numpy().tobytes(), str(checkpoint))
+        masks.check(path.pruner.masked.model)
+        return masks
 
     path.raw |= {float(name.removeprefix("raw.")): masks_of(name) for name in tensors if name.startswith("raw.")}
-    for key, (step, relaxed_loss, hard_loss, accuracies) in values["snapshots"].items():
+    for key, (step, relaxed_loss, hard_loss, accuracies) in rows.items():
         cut = masks_of(f"cut.{key}") if f"cut.{key}" in tensors else None
         snapshot = Snapshot(step, masks_of(f"masks.{key}"), relaxed_loss, hard_loss, accuracies, cut)
         if key == "best":

@@ -149,8 +149,8 @@ class MaskedModel:
 
     def __init__(self, model: nn.Module, include: Sequence[str] = (), exclude: Sequence[str] = ()):
         self.model = model
-        self._all = {name: w.detach() for name, w in maskable_weights(model, include, exclude).items()}
-        self.weights = dict(self._all)
+        self.every = {name: w.detach() for name, w in maskable_weights(model, include, exclude).items()}
+        self.weights = dict(self.every)
 
         for name, module in model.named_modules():
             if getattr(module, "track_running_stats", True) is False and isinstance(module, _BatchNorm):
@@ -169,7 +169,7 @@ class MaskedModel:
 
     def leave_out(self, names: Collection[str]) -> None:
         """Mask all weights but these."""
-        self.weights = {name: weight for name, weight in self._all.items() if name not in names}
+        self.weights = {name: weight for name, weight in self.every.items() if name not in names}
 
     def unused(self, inputs: Tensor) -> list[str]:
         """The masked weights that the logits of `inputs` do not depend on, such as those of heads for training alone.

@@ -6,6 +6,7 @@ import math
 import zlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import safetensors.numpy
@@ -14,8 +15,10 @@ from torch import Tensor, nn
 
 from dap.errors import DapError
 from dap.files import write_atomic
+from dap.reading import elements, has_padding, inflate, parse_object, reading, require
 
 _FORMAT = "dap-masks-1"
+_LONGEST_ENTRY = 4096  # bytes of JSON for a weight's name and shape
 
 
 class Masks(Mapping[str, Tensor]):
@@ -113,24 +116,29 @@ class Masks(Mapping[str, Tensor]):
 
     @classmethod
     def from_bytes(cls, data: bytes, origin: str = "the data") -> "Masks":
-        try:
+        with reading(origin, "a mask file", "make it again"):
             arrays = safetensors.numpy.load(data)
-        except Exception as error:  # the parser has errors of many types for damaged headers
-            raise DapError(f"{origin} is damaged or not a mask file ({error}): make it again") from None
-        digest = arrays.pop("sha256", None)
-        if set(arrays) != {"bits", "layout"} or digest is None or not np.array_equal(digest, _digest(arrays)):
-            raise DapError(f"{origin} is damaged (its checksum differs) or not a mask file: make it again")
-        return cls._unpack(json.loads(zlib.decompress(arrays["layout"].tobytes())), arrays["bits"])
+            digest = arrays.pop("sha256", None)
+            if set(arrays) != {"bits", "layout"} or digest is None or not np.array_equal(digest, _digest(arrays)):
+                raise DapError(f"{origin} is damaged (its checksum differs) or not a mask file: make it again")
+            for name, array in {**arrays, "sha256": digest}.items():
+                require(array.dtype == np.uint8 and array.ndim == 1, f"{name} is not a vector of bytes")
+            bits, packed = arrays["bits"], arrays["layout"].tobytes()
+            # A weight has a byte of bits at least.
+            return cls._unpack(parse_object(inflate(packed, 2 + _LONGEST_ENTRY * len(bits))), bits)
 
     @classmethod
-    def _unpack(cls, shapes: dict[str, list[int]], bits: np.ndarray) -> "Masks":
+    def _unpack(cls, shapes: dict[str, Any], bits: np.ndarray) -> "Masks":
         masks = cls({})
-        masks._shapes = {name: tuple(shape) for name, shape in shapes.items()}
         start = 0
-        for name, shape in masks._shapes.items():
-            stop = start + -(-math.prod(shape) // 8)
+        for name, shape in shapes.items():
+            size = elements(shape, 8 * (len(bits) - start))
+            stop = start + -(-size // 8)
+            require(not has_padding(size, int(bits[stop - 1])), f"{name} has bits beyond its last weight")
+            masks._shapes[name] = tuple(shape)
             masks._bits[name] = bits[start:stop].copy()
             start = stop
+        require(start == len(bits), f"there are {len(bits)} bytes of bits for shapes that take {start}")
         return masks
 
 

@@ -19,11 +19,22 @@ from dap.objectives import Erm, Objective
 from dap.objectives.objective import Batches, Gradients, Loss
 from dap.outputs import asking
 from dap.parallel import ALONE, Ranks
+from dap.reading import require, require_like, require_types
 from dap.schedules import Observation, make_coefficient, temperature
 from dap.seeding import derive_seed, uniform_noise
 from dap.sensitivity import SignCount
 from dap.sources import to_device
 from dap.structure.channels import ChannelLayout, Channels
+
+_SAVED = {
+    "steps_done": int,
+    "reached": float,
+    "unused": list[str] | None,
+    "gates": int,
+    "coefficient": float | None,
+    "config": dict[str, Any],
+    "weights": dict[str, list[int]],
+}
 
 
 class StepStats(NamedTuple):
@@ -184,7 +195,7 @@ class Pruner:
 
     def _leave_out(self, unused: tuple[str, ...] | None) -> None:
         if unused:
-            warn_unused(unused, self.masked.weights)
+            warn_unused(unused, self.masked.every)
         if unused or self.unused:
             self.masked.leave_out(unused or ())
             self._make_gates()
@@ -304,7 +315,7 @@ class Pruner:
             "tensors": {name: tensor.clone() for name, tensor in tensors.items() if tensor is not None},
             "steps_done": self.steps_done,
             "reached": self.reached,
-            "unused": self.unused,
+            "unused": None if self.unused is None else list(self.unused),
             "gates": self.layout.gates,
             "coefficient": self.coefficient.state,
             "config": dataclasses.asdict(self.config),
@@ -314,10 +325,18 @@ class Pruner:
     def _shapes(self) -> dict[str, list[int]]:
         return {name: list(weight.shape) for name, weight in self.layout.weights.items()}
 
+    def _outline(self, moved: bool) -> dict[str, Tensor]:
+        """What the tensors of a state look like; Adam has none before its first step."""
+        own = {"effective": self.effective, "sensitivity": self.sensitivity, "average": self.average}
+        adam = {"step": torch.zeros(()), "exp_avg": self.effective, "exp_avg_sq": self.effective} if moved else {}
+        return {name: tensor for name, tensor in {**own, **adam}.items() if tensor is not None}
+
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Resume from a state of the same model under the same configuration."""
-        unused = state.get("unused", ())  # earlier versions masked them, too
-        self._leave_out(None if unused is None else tuple(name for name in unused if name in self._shapes()))
+        state = {"unused": [], **state}  # earlier versions masked unused weights, too
+        require_types(state, _SAVED)
+        unused = state["unused"]
+        self._leave_out(None if unused is None else tuple(name for name in unused if name in self.masked.every))
         shapes = self._shapes()
         for name in {**shapes, **state["weights"]}:
             if shapes.get(name) != state["weights"].get(name):
@@ -332,6 +351,8 @@ class Pruner:
             ours, theirs = getattr(self.config, field.name), getattr(saved, field.name)
             if ours != theirs:
                 raise DapError(f"the saved state was made with {field.name}={theirs!r}, this pruner has {ours!r}")
+        require(0 <= state["steps_done"] <= self.config.steps, f"{state['steps_done']} steps are done")
+        require_like(state["tensors"], self._outline(bool(state["steps_done"])))
         tensors = {name: tensor.to(self.device, copy=True) for name, tensor in state["tensors"].items()}
         self.effective.copy_(tensors.pop("effective"))
         if self.sensitivity is not None:

@@ -21,10 +21,12 @@ from dap.objectives import Objective
 from dap.objectives.objective import Batches, Gradient, Gradients, Weights
 from dap.outputs import asking
 from dap.parallel import ALONE, Ranks
+from dap.reading import require, require_like, require_types
 from dap.seeding import derive_seed
 from dap.user_models import check_plain, check_shaped
 
 _EPS = 1e-8  # of Adam
+_MOMENTS = ("step", "exp_avg", "exp_avg_sq")  # what Adam remembers of a weight
 
 
 class TrainStats(NamedTuple):
@@ -233,13 +235,21 @@ class Trainer:
 
     def load(self, tensors: Mapping[str, Tensor], values: Mapping[str, Any]) -> None:
         """Go on from a state of the same model, objective and configuration."""
-        self.model.load_state_dict(under(tensors, "model."))
-        self.objective.load_state_dict(under(tensors, "objective."))
+        require_types(values, {"steps_done": int})
+        require(0 <= values["steps_done"] <= self.config.steps, f"{values['steps_done']} steps are done")
+        require_like(under(tensors, "movement."), self.movement)
+        for part, module in {"model": self.model, "objective": self.objective}.items():
+            require_like(under(tensors, f"{part}."), module.state_dict())
+            module.load_state_dict(under(tensors, f"{part}."))
         for kind, optimiser in self.optimisers.items():
             optimiser.state.clear()
-            for moment in ("step", "exp_avg", "exp_avg_sq"):
-                for name, tensor in under(tensors, f"adam.{kind}.{moment}.").items():
+            moments = {moment: under(tensors, f"adam.{kind}.{moment}.") for moment in _MOMENTS}
+            for moment, found in moments.items():
+                require(found.keys() == moments["step"].keys(), f"{moment} is not there for every weight")
+                for name, tensor in found.items():
                     parameter = self._parameters()[kind][name]
+                    like = torch.zeros(()) if moment == "step" else parameter
+                    require_like({name: tensor}, {name: like})
                     place = torch.device("cpu") if moment == "step" else parameter.device
                     optimiser.state[parameter][moment] = tensor.to(place, copy=True)
         for name, total in self.movement.items():
@@ -248,7 +258,7 @@ class Trainer:
         self.objective.trained = self.before + self.steps_done
         if self.swad is not None:
             averages = {name: tensor.to(self.device) for name, tensor in under(tensors, "swad.").items()}
-            self.swad.load(averages, values["swad"])
+            self.swad.load(averages, values["swad"], self.model.state_dict())
 
 
 def under(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:

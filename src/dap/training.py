@@ -5,7 +5,7 @@ import dataclasses
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 import torch
 from torch import Tensor, nn
@@ -20,12 +20,20 @@ from dap.norms import estimate_norms
 from dap.objectives import Erm, Objective
 from dap.objectives.objective import Batches, Loss
 from dap.outputs import Outputs
+from dap.reading import reading, require, require_like, require_types
 from dap.selection import SourceScore, training_domain_validation
 from dap.sources import Source, batch_stream, check_held_out, is_dataset, iter_once
 from dap.trainer import Trainer, TrainStats, under
 from dap.user_models import check_plain, running
 
 _NORM_BATCHES = 100  # to estimate the statistics of averaged weights from
+_SAVED = {
+    "identity": dict[str, Any],
+    "losses": list[float],
+    "watched": dict[str, dict[str, float]],
+    "scores": list[dict[str, Any]],
+    "steps_done": int,
+}
 
 
 @dataclass
@@ -273,17 +281,29 @@ class _Training:
 
     def restore(self, checkpoint: str | Path) -> None:
         tensors, values = load_state(checkpoint, "dense training")
-        ours, theirs = self._identity(), values["identity"]
+        with reading(checkpoint, "a checkpoint of training", "remove it to start again"):
+            require_types(values, _SAVED)
+            self._check_owner(values["identity"], checkpoint)
+            for row in values["scores"]:
+                require_types(row, get_type_hints(SourceScore), only=True)
+                require(bool(row["accuracy"]) and row["accuracy"].keys() == row["loss"].keys(), "a score is of nothing")
+            self.best = under(tensors, "best.")
+            if self.best:
+                require_like(self.best, self.trainer.model.state_dict())
+            self.trainer.load({name: t for name, t in tensors.items() if not name.startswith("best.")}, values)
+            require(len(values["losses"]) == self.steps_done, "it has not a loss for every step")
+            self.dense.losses = values["losses"]
+            self.dense.watched = {int(step): accuracies for step, accuracies in values["watched"].items()}
+            self.dense.scores = [SourceScore(**row) for row in values["scores"]]
+
+    def _check_owner(self, theirs: Mapping[str, Any], checkpoint: str | Path) -> None:
+        """The run that it was saved by is this one."""
+        ours = self._identity()
         for name in ours:
             if ours[name] != theirs[name]:
                 known = difference(theirs[name], ours[name]) if isinstance(ours[name], dict) else theirs[name]
                 shown = {"model": "another model", "masks": "other masks"}.get(name, f"{name} {known}")
                 raise DapError(f"{checkpoint} belongs to a run with {shown}: remove it to start again")
-        self.best = under(tensors, "best.")
-        self.trainer.load({name: t for name, t in tensors.items() if not name.startswith("best.")}, values)
-        self.dense.losses = values["losses"]
-        self.dense.watched = {int(step): accuracies for step, accuracies in values["watched"].items()}
-        self.dense.scores = [SourceScore(**row) for row in values["scores"]]
 
 
 def _classes(model: nn.Module, sources: Mapping[str, Source], config: TrainConfig) -> int:

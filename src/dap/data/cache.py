@@ -1,7 +1,8 @@
 """Decoded images on disk: built once, by one process, resumed where it stopped, and never taken for whole before it is.
 
-A cache is a folder of two plain arrays, `pixels` and `sizes`. While it is built it has another name; the sizes of a
-block are written after its pixels are safely on disk, so that their number says how far the work has come.
+A cache is a folder of three plain arrays: `pixels`, `sizes`, and `sums`, a checksum of each image and one of the sizes
+and checksums. While it is built it has another name; the sizes of a block are written after its pixels and checksums
+are safely on disk, so that their number says how far the work has come.
 """
 
 import errno
@@ -10,6 +11,7 @@ import os
 import shutil
 import sys
 import weakref
+import zlib
 from collections.abc import Iterable
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -27,6 +29,7 @@ from dap.progress import progress
 RECIPE = 1
 BLOCK_BYTES = 2**25
 SIZE_BYTES = 8  # height and width, int32
+SUM_BYTES = 4  # a CRC-32
 REMEDY = (
     "free some space, point cache= or $DAP_CACHE at another disk, use fewer pixels, or decode each time: cache=False"
 )
@@ -45,15 +48,27 @@ class Cached:
     Positional reads rather than a memory map, of the same bytes in the same file. A map was no faster, raised the peak
     of a training by 43 and 71 MB (20,000 and 200,000 images of 32 pixels) even where every page was given back at once,
     and a file cut short ended the process without a word.
+
+    An image is checked against its checksum when it is read for the first time: checking every time would take a tenth
+    of the time of loading.
     """
 
     def __init__(self, folder: Path, pixels: int) -> None:
         self.folder, self.pixels = folder, pixels
-        self.sizes = np.fromfile(folder / "sizes", np.int32).reshape(-1, 2)
         self._file = os.open(folder / "pixels", os.O_RDONLY)
         weakref.finalize(self, os.close, self._file)
-        if os.fstat(self._file).st_size != len(self.sizes) * _bytes(pixels):
-            raise DapError(f"{folder} is damaged: delete it, and it is built again")
+        count = os.fstat(self._file).st_size / _bytes(pixels)
+        expected = {"sizes": count * SIZE_BYTES, "sums": (count + 1) * SUM_BYTES}
+        if any((folder / name).stat().st_size != size for name, size in expected.items()):
+            raise self._damaged()
+        self.sizes = np.fromfile(folder / "sizes", np.int32).reshape(-1, 2)
+        self._sums = np.fromfile(folder / "sums", np.uint32)
+        self._checked = np.zeros(len(self.sizes), bool)
+        if _total(self.sizes, self._sums[:-1]) != self._sums[-1] or not _plausible(self.sizes):
+            raise self._damaged()
+
+    def _damaged(self) -> DapError:
+        return DapError(f"{self.folder} is damaged: delete it, and it is built again")
 
     def __reduce__(self) -> tuple[type["Cached"], tuple[Path, int]]:
         return Cached, (self.folder, self.pixels)
@@ -69,6 +84,10 @@ class Cached:
         for image, row in zip(images, rows.tolist(), strict=True):
             if os.preadv(self._file, [image.data], row * size) != size:
                 raise DapError(f"{self.folder} ends too early: delete it, and it is built again")
+            if not self._checked[row]:
+                if zlib.crc32(image.data) != self._sums[row]:
+                    raise self._damaged()
+                self._checked[row] = True
         return images, self.sizes[rows]
 
 
@@ -86,7 +105,7 @@ def missing(listings: Iterable[Listing], pixels: int, folder: Path) -> int:
     absent = 0
     for listing in listings:
         whole = _home(listing, pixels, folder)
-        if not whole.is_dir():
+        if not _is_whole(whole):
             absent += len(listing) - _finished(_partial(whole))
     return absent
 
@@ -94,22 +113,31 @@ def missing(listings: Iterable[Listing], pixels: int, folder: Path) -> int:
 def cached(listing: Listing, pixels: int, folder: Path, title: str) -> Cached:
     """The cache of `listing` in `folder`, built if it is not there. Files that cannot be decoded have no size in it."""
     whole = _home(listing, pixels, folder)
-    if not whole.is_dir():
+    if not _is_whole(whole):
         try:
             folder.mkdir(parents=True, exist_ok=True)
             with _lock(whole.with_suffix(".lock"), title):
-                if not whole.is_dir():
+                if not _is_whole(whole):
+                    shutil.rmtree(whole, ignore_errors=True)
                     _build(listing, pixels, _partial(whole), title)
                     os.replace(_partial(whole), whole)
         except OSError as error:
             what = f"the disk of {folder} is full" if error.errno == errno.ENOSPC else f"cannot write to {folder}"
             raise DapError(f"{what} ({error.strerror}): {REMEDY}") from None
-    return Cached(whole, pixels)
+    found = Cached(whole, pixels)
+    if len(found.sizes) != len(listing):
+        raise DapError(f"{whole} has {len(found.sizes)} images, not {len(listing)}: delete it, and it is built again")
+    return found
 
 
 def _home(listing: Listing, pixels: int, folder: Path) -> Path:
     key = hashlib.sha256(repr((RECIPE, pixels, listing.fingerprint)).encode()).hexdigest()
     return folder / f"images-{key[:32]}"
+
+
+def _is_whole(folder: Path) -> bool:
+    """Earlier versions wrote no checksums: what they left is built again."""
+    return (folder / "sums").is_file()
 
 
 def _partial(whole: Path) -> Path:
@@ -137,11 +165,16 @@ def _lock(path: Path, title: str) -> AbstractContextManager[object]:
 
 def _build(listing: Listing, pixels: int, folder: Path, title: str) -> None:
     folder.mkdir(exist_ok=True)
-    with open(folder / "sizes", "ab") as sizes, open(folder / "pixels", "ab") as images:
-        start = min(_finished(folder), images.tell() // _bytes(pixels))
+    with (
+        open(folder / "sizes", "ab") as sizes,
+        open(folder / "pixels", "ab") as images,
+        open(folder / "sums", "ab") as sums,
+    ):
+        start = min(_finished(folder), images.tell() // _bytes(pixels), sums.tell() // SUM_BYTES)
         # What is over was being written by a process that then died.
         sizes.truncate(start * SIZE_BYTES)
         images.truncate(start * _bytes(pixels))
+        sums.truncate(start * SUM_BYTES)
         block = max(1, BLOCK_BYTES // _bytes(pixels))
         with progress(f"decoding {title}", len(listing)) as advance:
             for _ in range(start):
@@ -150,9 +183,21 @@ def _build(listing: Listing, pixels: int, folder: Path, title: str) -> None:
                 rows = np.arange(first, min(first + block, len(listing)))
                 decoded, originals, _ = decode_rows(listing, rows, pixels, strict=True)
                 _append(images, decoded)
+                _append(sums, np.array([zlib.crc32(image.data) for image in decoded], np.uint32))
                 _append(sizes, originals)
                 for _ in rows:
                     advance("")
+        found = np.fromfile(folder / "sizes", np.int32), np.fromfile(folder / "sums", np.uint32)
+        _append(sums, np.array([_total(*found)], np.uint32))
+
+
+def _total(sizes: np.ndarray, sums: np.ndarray) -> int:
+    return zlib.crc32(sums.tobytes(), zlib.crc32(sizes.tobytes()))
+
+
+def _plausible(sizes: np.ndarray) -> bool:
+    """Both sides are there, or neither: a file that cannot be decoded has no size."""
+    return bool((sizes >= 0).all() and ((sizes[:, 0] > 0) == (sizes[:, 1] > 0)).all())
 
 
 def _append(file: BinaryIO, array: np.ndarray) -> None:

@@ -15,6 +15,7 @@ from dap.criteria import Scores
 from dap.errors import DapError
 from dap.masking import maskable_weights
 from dap.masks import Masks
+from dap.reading import elements, reading, require
 
 
 @dataclass(frozen=True)
@@ -33,11 +34,13 @@ def read_learnt(checkpoint: str | Path) -> Learnt:
     if not Path(checkpoint).is_file():
         raise DapError(f"no {checkpoint}: only mask learning leaves logits")
     tensors, values = load_state(checkpoint, "mask learning")
-    shapes = values["pruner"]["weights"]
-    sizes = [int(np.prod(shape)) for shape in shapes.values()]
-    logits = "average" if "pruner.average" in tensors else "effective"
-    names = [name for name in (logits, "sensitivity") if f"pruner.{name}" in tensors]
-    flat = {name: tensors[f"pruner.{name}"].float() for name in names}
+    with reading(checkpoint, "a checkpoint of mask learning", "prune again"):
+        shapes = values["pruner"]["weights"]
+        logits = "average" if "pruner.average" in tensors else "effective"
+        names = [name for name in (logits, "sensitivity") if f"pruner.{name}" in tensors]
+        flat = {name: tensors[f"pruner.{name}"].float() for name in names}
+        require(all(vector.shape == (len(flat[logits]),) for vector in flat.values()), "its logits are not vectors")
+        sizes = [elements(shape, 2**62) for shape in shapes.values()]
     if len(flat[logits]) != sum(sizes):
         raise DapError(f"{checkpoint} has one logit for several weights: only those of single weights can be shown")
     parts = {

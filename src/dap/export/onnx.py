@@ -14,9 +14,11 @@ from dap.errors import DapError
 from dap.export.logits import Logits, difference, exporting
 from dap.files import replacing
 from dap.models import ModelCard
+from dap.reading import reading, require, require_types
 
 _CARD = ("class_names", "pixels", "mean", "std")  # what travels in the file's metadata
 _CHECKSUM = "checksum"
+_WHOLE = "all-"  # what a checksum of the whole begins with
 
 
 def export_onnx(
@@ -59,6 +61,15 @@ def write_onnx(model: Any, properties: Mapping[str, str], path: Path) -> None:
 
 
 def _checksum(model: Any, properties: Mapping[str, str]) -> str:
+    """Of all that a reader understands."""
+    graph, code = model.graph, int(_checksum_of_parts(model, properties), 16)
+    rest = (model.opset_import, model.functions, model.training_info, graph.sparse_initializer, graph.value_info)
+    for part in (part for parts in (*rest, graph.quantization_annotation) for part in parts):
+        code = zlib.crc32(part.SerializeToString(deterministic=True), code)
+    return f"{_WHOLE}{zlib.crc32(str(model.ir_version).encode(), code):08x}"
+
+
+def _checksum_of_parts(model: Any, properties: Mapping[str, str]) -> str:
     """Of weights, operations and properties: no reader is needed that knows how the whole was written."""
     code = zlib.crc32(json.dumps(dict(properties), sort_keys=True).encode())
     for part in (*model.graph.initializer, *model.graph.node, *model.graph.input, *model.graph.output):
@@ -74,7 +85,7 @@ class Session:
         options = runtime.SessionOptions()
         if threads is not None:
             options.intra_op_num_threads = threads
-        _refuse_damaged(path)
+        self.verified = _check(path)  # against the checksum in it
         try:
             self._session = runtime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
         except Exception as error:  # of many types, for damaged files
@@ -92,29 +103,38 @@ class Session:
         """What `export_onnx` wrote."""
         if absent := [name for name in _CARD if name not in self.properties]:
             raise DapError(f"{self.path} does not say {', '.join(absent)}: export it with dap")
-        try:
+        with reading(self.path, "an ONNX file of dap", "export it again"):
             found = {name: json.loads(self.properties[name]) for name in _CARD}
-        except ValueError:
-            raise DapError(f"{self.path} is damaged: what it says of its images cannot be read") from None
-        return ModelCard(
-            tuple(found["class_names"]), found["pixels"], mean=tuple(found["mean"]), std=tuple(found["std"])
-        )
+            inputs, outputs = self._input.shape, self._session.get_outputs()[0].shape
+            require(len(inputs) == 4 and len(outputs) == 2, f"it maps {inputs} to {outputs}, not images to logits")
+            require(inputs[1] in (1, 3), f"it takes images of {inputs[1]} channels")
+            card = ModelCard.parse(found, outputs[1])
+            require(inputs[2:] == [card.pixels] * 2, f"it takes images of {inputs[2:]}, not of {card.pixels} pixels")
+            return card
 
     def run(self, images: np.ndarray) -> np.ndarray:
         """Logits [n, classes] of normalised images [n, c, h, w]."""
-        return self._session.run(None, {self._input.name: images})[0]
+        try:
+            return self._session.run(None, {self._input.name: images})[0]
+        except Exception as error:  # of many types
+            why = str(error).splitlines()[0]
+            raise DapError(f"{self.path} cannot be run on images {images.shape} ({why}): export it again") from None
 
 
-def _refuse_damaged(path: Path) -> None:
-    """A file of ours is what it was; others are taken as they are."""
+def _check(path: Path) -> bool:
+    """Whether the file has a checksum, which is then right; others are taken as they are."""
     onnx = package("onnx")
-    try:
+    with reading(path, "an ONNX file", "export it again"):
         model = onnx.load(path)
-    except Exception as error:  # of many types
-        raise DapError(f"{path} is damaged or not an ONNX file ({str(error).splitlines()[0]})") from None
-    said = {entry.key: entry.value for entry in model.metadata_props}
-    if _CHECKSUM in said and said.pop(_CHECKSUM) != _checksum(model, said):
-        raise DapError(f"{path} is damaged (its checksum differs): export it again")
+        said = {entry.key: entry.value for entry in model.metadata_props}
+        require(len(said) == len(model.metadata_props), "it says the same thing twice")
+        require_types(said, dict.fromkeys(said, str))
+        if (given := said.pop(_CHECKSUM, None)) is None:
+            return False
+        # Earlier versions left out what is beside weights and operations.
+        if given != (_checksum(model, said) if given.startswith(_WHOLE) else _checksum_of_parts(model, said)):
+            raise DapError(f"{path} is damaged (its checksum differs): export it again")
+        return True
 
 
 def open_onnx(path: str | Path, threads: int | None = None) -> Session:

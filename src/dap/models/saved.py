@@ -1,15 +1,16 @@
 """A trained classifier in one safetensors file that says what it is."""
 
 import json
+import math
+import re
 import zlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 import torch
-from safetensors import safe_open
 from torch import Tensor
 
 from dap.checkpoints import checksum
@@ -20,9 +21,13 @@ from dap.models.classifier import Classifier
 from dap.models.small_resnet import small_resnet
 from dap.models.sparse import FORMAT as SPARSE
 from dap.models.sparse import load_sparse, save_sparse
+from dap.reading import parse_object, read_tensors, reading, require, require_types
 from dap.tensors import save_tensors
 
 _FORMAT = "dap-classifier-1"
+_MOST_PIXELS = 8192  # of an image's side
+_ROOM = 2**26  # bytes that buffers may take which are in no file, such as the attention masks of Swin
+_NUMBERS = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 
 
 @dataclass(frozen=True)
@@ -34,6 +39,18 @@ class ModelCard:
     mean: tuple[float, ...] = (0.485, 0.456, 0.406)
     std: tuple[float, ...] = (0.229, 0.224, 0.225)
     notes: dict[str, Any] = field(default_factory=dict)  # anything JSON holds
+
+    @classmethod
+    def parse(cls, found: Mapping[str, Any], classes: int) -> "ModelCard":
+        """A card for so many classes, from JSON. Use it inside `reading`."""
+        found = {"mean": list(cls.mean), "std": list(cls.std), "notes": {}, **found}
+        require_types(found, get_type_hints(cls), only=True)
+        names, mean, std = (tuple(found[name]) for name in ("class_names", "mean", "std"))
+        require(len(names) == classes, f"it names {len(names)} classes, and the model has {classes}")
+        require(1 <= found["pixels"] <= _MOST_PIXELS, f"images have {found['pixels']} pixels, not 1 to {_MOST_PIXELS}")
+        require(len(mean) == len(std) and len(std) in (1, 3), f"there are {len(mean)} means and {len(std)} deviations")
+        require(all(map(math.isfinite, (*mean, *std))) and min(std) > 0, f"mean {mean} and std {std} do not normalise")
+        return cls(names, found["pixels"], mean, std, found["notes"])
 
 
 def save_classifier(model: Classifier, path: str | Path, card: ModelCard, *, sparse: bool = False) -> None:
@@ -69,40 +86,63 @@ def load_classifier(path: str | Path) -> tuple[Classifier, ModelCard]:
     if not path.is_file():
         raise DapError(f"no classifier file at {path}")
     check_readable(path)
-    try:
-        with safe_open(path, "pt") as file:
-            metadata: dict[str, str] = file.metadata() or {}
-            is_sparse = metadata.get("format") == SPARSE
-            names = [] if is_sparse else file.keys()
-            tensors = {name: file.get_tensor(name) for name in names}
-    except Exception as error:  # the parser has errors of many types for damaged headers
-        raise DapError(f"{path} is damaged or not a classifier file ({error}): make it again") from None
-    if is_sparse and "classifier" in metadata:
-        return _rebuild(path, load_sparse(path), **json.loads(metadata["classifier"]))
-    found = metadata.get("format", "")
-    if found != _FORMAT:
-        if found.startswith("dap-classifier-"):
-            raise DapError(f"{path} has format {found}, this version reads {_FORMAT}: update dap")
-        raise DapError(f"{path} was not written by save_classifier: read other weights with load_weights(model, path)")
-    description = metadata.get("classifier", "")
-    if metadata.get("checksum") != _checksum(tensors, description):
-        raise DapError(f"{path} is damaged (its checksum differs): make it again")
-    return _rebuild(path, tensors, **json.loads(description))
+    with reading(path, "a classifier file", "make it again"):
+        tensors, metadata = read_tensors(path)
+        description = metadata.get("classifier", "")
+        if metadata.get("format") == SPARSE and description:
+            return _rebuild(path, load_sparse(path), description)
+        _check_format(metadata.get("format", ""), path)
+        if metadata.get("checksum") != _checksum(tensors, description):
+            raise DapError(f"{path} is damaged (its checksum differs): make it again")
+        return _rebuild(path, tensors, description)
 
 
-def _rebuild(
-    path: Path, tensors: Mapping[str, Tensor], recipe: dict[str, Any], card: dict[str, Any]
-) -> tuple[Classifier, ModelCard]:
-    create = small_resnet if recipe["name"] == "small_resnet" else partial(create_classifier, recipe["name"])
+def _check_format(found: str, path: Path) -> None:
+    if found == _FORMAT:
+        return
+    if found.startswith("dap-classifier-"):
+        raise DapError(f"{path} has format {found}, this version reads {_FORMAT}: update dap")
+    raise DapError(f"{path} was not written by save_classifier: read other weights with load_weights(model, path)")
+
+
+def _rebuild(path: Path, tensors: Mapping[str, Tensor], description: str) -> tuple[Classifier, ModelCard]:
+    found = parse_object(description)
+    require_types(found, {"recipe": dict[str, Any], "card": dict[str, Any]}, only=True)
+    recipe = found["recipe"]
+    create = _creator(recipe)
+    card = ModelCard.parse(found["card"], recipe["classes"])
     with torch.random.fork_rng(devices=()):  # reading a file draws no random numbers
-        model = create(classes=recipe["classes"], **recipe["options"])
-    try:
-        model.load_state_dict(tensors, assign=True)  # keeps the file's precision
-    except RuntimeError:
-        raise DapError(f"{path} does not fit today's {recipe['name']}: install the timm it was made with") from None
-    for key in ("class_names", "mean", "std"):
-        card[key] = tuple(card[key])  # JSON has lists only
-    return model.eval(), ModelCard(**card)
+        with torch.device("meta"):  # without memory: a small file may name a large model
+            outline = create()
+        state = outline.state_dict()
+        if {name: tensor.shape for name, tensor in state.items()} != {name: t.shape for name, t in tensors.items()}:
+            raise DapError(f"{path} does not fit today's {recipe['name']}: install the timm it was made with")
+        for name, tensor in tensors.items():
+            expected = _NUMBERS if state[name].is_floating_point() else (state[name].dtype,)
+            require(tensor.dtype in expected, f"{name} is {tensor.dtype}")
+        room = sum(tensor.nbytes for tensor in tensors.values()) + _ROOM
+        require(sum(buffer.nbytes for buffer in outline.buffers()) <= room, "its buffers are too large for its weights")
+        model = create()
+    model.load_state_dict(tensors, assign=True)  # keeps the file's precision
+    return model.eval(), card
+
+
+def _creator(recipe: Mapping[str, Any]) -> Callable[[], Classifier]:
+    """What makes the model of a recipe from JSON."""
+    require_types(recipe, {"name": str, "classes": int, "options": dict[str, Any]}, only=True)
+    name, classes, options = recipe["name"], recipe["classes"], recipe["options"]
+    require(classes >= 1, f"it has {classes} classes")
+    if name == "small_resnet":
+        require_types(options, {"width": int}, only=True)
+        require(options["width"] >= 1, f"its width is {options['width']}")
+        return partial(small_resnet, classes, **options)
+    # With a colon or a slash, timm takes a name for an address of a hub or a folder.
+    require(re.fullmatch(r"[\w.-]{1,200}", name) is not None, f"no backbone is called {name[:200]!r}")
+    given = {"pixels": None, "dropout": 0.0, "stride_in_1x1": False, **options}
+    require_types(given, {"pixels": int | None, "dropout": float, "stride_in_1x1": bool}, only=True)
+    require(given["pixels"] is None or 1 <= given["pixels"] <= _MOST_PIXELS, f"it takes {given['pixels']} pixels")
+    require(0 <= given["dropout"] <= 1, f"its dropout is {given['dropout']}")
+    return partial(create_classifier, name, classes, **options)
 
 
 def _checksum(tensors: Mapping[str, Tensor], description: str) -> str:

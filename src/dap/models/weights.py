@@ -1,13 +1,12 @@
 """Weights from local files, in the dialects of timm, torchvision, DomainBed and this library."""
 
 import re
+import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import safetensors.torch
 import torch
-from safetensors import safe_open
 from torch import Tensor
 
 from dap.errors import DapError
@@ -15,6 +14,7 @@ from dap.files import check_readable, expanded
 from dap.models.classifier import Classifier
 from dap.models.sparse import FORMAT as SPARSE
 from dap.models.sparse import load_sparse
+from dap.reading import read_tensors, reading, require
 
 _WRAPPERS = ("state_dict", "model_dict", "model")
 _PREFIXES = re.compile(r"^(?:module\.|_orig_mod\.)+")  # left by DistributedDataParallel and torch.compile
@@ -70,24 +70,27 @@ def read_weights(path: Path) -> dict[str, Tensor]:
         raise DapError(f"no weights at {path}: give a .safetensors or .pth file")
     check_readable(path)
     if path.suffix == ".safetensors":
-        try:
-            with safe_open(path, "pt") as file:
-                is_sparse = (file.metadata() or {}).get("format") == SPARSE
-            return load_sparse(path) if is_sparse else safetensors.torch.load_file(path)
-        except DapError:
-            raise
-        except Exception as error:  # the parser has errors of many types for damaged headers
-            raise DapError(f"{path} is damaged or not a safetensors file ({error}): fetch or make it again") from None
+        with reading(path, "a safetensors file", "fetch or make it again"):
+            tensors, metadata = read_tensors(path)
+        return load_sparse(path) if metadata.get("format") == SPARSE else tensors
     content = _read_pickled(path)
     for key in _WRAPPERS:
         if isinstance(content, Mapping) and isinstance(content.get(key), Mapping):
             content = content[key]
     if not isinstance(content, Mapping) or not any(isinstance(value, Tensor) for value in content.values()):
         raise DapError(f"{path} holds no state dict: save model.state_dict() with torch.save")
-    return {str(name): value for name, value in content.items() if isinstance(value, Tensor)}
+    tensors = {str(name): value for name, value in content.items() if isinstance(value, Tensor)}
+    if odd := [name for name, tensor in tensors.items() if tensor.layout != torch.strided or tensor.is_quantized]:
+        raise DapError(f"{path} has sparse or quantised tensors ({_few(odd)}): save plain ones")
+    return tensors
 
 
 def _read_pickled(path: Path) -> Any:
+    if zipfile.is_zipfile(path):
+        with reading(path, "a checkpoint of torch.save", "fetch or make it again"), zipfile.ZipFile(path) as archive:
+            # torch.save does not compress. What is compressed may become a thousand times as large.
+            packed = any(entry.compress_type != zipfile.ZIP_STORED for entry in archive.infolist())
+            require(not packed, "its parts are compressed")
     try:
         # Never without weights_only: a pickle can run any code.
         return torch.load(path, map_location="cpu", weights_only=True)

@@ -12,6 +12,8 @@ from dap.objectives.objective import Objective
 from dap.outputs import Outputs
 from dap.search import Choice, LogUniform
 
+_MOST_LAYERS = 100
+
 
 class Dann(Objective):
     """Risk − λ · the loss of a discriminator that tells the domain from the features.
@@ -44,6 +46,8 @@ class Dann(Objective):
         discriminator_rate: float | None = None,  # its learning rate; None: the model's
     ):
         super().__init__()
+        if depth > _MOST_LAYERS:
+            raise DapError(f"depth is {depth}; DANN's discriminator has at most {_MOST_LAYERS} layers")
         self.weight, self.discriminator_steps, self.gradient_penalty = weight, discriminator_steps, gradient_penalty
         self.beta1, self.width, self.depth, self.dropout = beta1, width, depth, dropout
         self.discriminator_rate = discriminator_rate

@@ -143,7 +143,7 @@ def _finished(folder: Path, spec: PruneSpec) -> dict[str, Any] | None:
 def _there(folder: Path) -> dict[str, dict[str, Any]]:
     """By what was asked for, the sparse models that are there already."""
     there = {}
-    for file in folder.glob(f"*/{RESULT}"):
+    for file in folder.glob(f"[0-9]*/{RESULT}"):
         row = read_json(file)
         if "wished" not in row:  # of an evaluation
             continue

@@ -11,7 +11,9 @@ if TYPE_CHECKING:
 _BATCH = 32
 
 
-def predict_images(model: str, images: list[str], threads: int | None = None, json: bool = False) -> int:
+def predict_images(
+    model: str, images: list[str], threads: int | None = None, json: bool = False, allow_unverified: bool = False
+) -> int:
     """Classify image files with an ONNX model that dap exported.
 
     Example: dap predict model.onnx photos/cat.jpg photos/more
@@ -21,6 +23,7 @@ def predict_images(model: str, images: list[str], threads: int | None = None, js
         images: files, and folders whose files are taken
         threads: of ONNX Runtime (default: as many as there are cores)
         json: print one JSON object a line
+        allow_unverified: also accept a file without a checksum, which may have been changed since it was exported
 
     Returns:
         0, or 1 if an image cannot be read
@@ -30,9 +33,12 @@ def predict_images(model: str, images: list[str], threads: int | None = None, js
 
     import numpy as np
 
+    from dap.errors import DapError
     from dap.export.onnx import open_onnx
 
     session = open_onnx(model, threads)
+    if not (session.verified or allow_unverified):
+        raise DapError(f"{model} has no checksum: export it again, or accept it as it is with --allow-unverified")
     card, unreadable = session.card, 0
     files = _files(images)
     for batch in (files[start : start + _BATCH] for start in range(0, len(files), _BATCH)):
