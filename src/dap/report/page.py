@@ -22,13 +22,13 @@ from dap.report.origin import Origin
 from dap.report.records import Record
 from dap.report.statistics import Difference, Mean
 from dap.report.summary import Summary, summarise
-from dap.report.table import Table, Value, show, sparsity_title
+from dap.report.table import Table, Value, show, sparsity_title, visible
 from dap.report.tables import in_order, wishes
 
 _HERE = Path(__file__).parent
 _TALL = ("corruptions",)  # a row for each
 # The package that holds Vega, and the SHA-256 of the one bundle of it that pages embed.
-_VEGA = "vl-convert-python==1.9.0.post1"
+VEGA = "vl-convert-python==1.9.0.post1"
 _VEGA_SHA256 = "3425bd951a44d478d0505c6b5d1e8d57656b6e9a4da7bfe88a718ce61d76e572"
 
 
@@ -75,7 +75,7 @@ class Page:
             "reproduce": _reproduce(self.contents.origin),
             "data": _json({"sparsities": self.sparsities, "titles": self._titles, "charts": charts}),
         }
-        return Template((_HERE / "page.html").read_text()).substitute(parts | scripts)
+        return Template((_HERE / "page.html").read_text()).substitute(visible(parts) | scripts)
 
     @property
     def _titles(self) -> list[str]:
@@ -109,7 +109,7 @@ def look_of(contents: Contents, legend: bool = True) -> Look:
 
 def vega() -> str:
     """Vega with all that it needs: bundled once, since that takes seconds, and kept; checked each time."""
-    file = cache_folder() / f"vega-{_VEGA.split('==')[1]}.js"
+    file = cache_folder() / f"vega-{VEGA.split('==')[1]}.js"
     bundle = file.read_bytes() if file.is_file() else b""
     if hashlib.sha256(bundle).hexdigest() != _VEGA_SHA256:
         import vl_convert  # pyright: ignore[reportMissingImports]
@@ -117,7 +117,9 @@ def vega() -> str:
         bundle = vl_convert.javascript_bundle().encode()  # pyright: ignore[reportCallIssue]
         if hashlib.sha256(bundle).hexdigest() != _VEGA_SHA256:
             found = f"vl-convert-python {version('vl-convert-python')}"
-            raise DapError(f"the scripts of {found} are not those that pages embed: pip install --force-reinstall {_VEGA}")
+            raise DapError(
+                f"the scripts of {found} are not those that pages embed: pip install --force-reinstall {VEGA}"
+            )
         write_atomic(file, bundle)
     return bundle.decode().replace("</script", "<\\/script")
 
@@ -134,7 +136,7 @@ def _policy(*scripts: str) -> str:
 
 def _json(values: Any) -> str:
     """In a script's text nothing may look like its end."""
-    return json.dumps(values, ensure_ascii=False, allow_nan=False).replace("<", "\\u003c")
+    return json.dumps(visible(values), ensure_ascii=False, allow_nan=False).replace("<", "\\u003c")
 
 
 def _summary(summary: Summary, start: str) -> str:
