@@ -56,6 +56,12 @@ def replacing(path: str | Path) -> Iterator[Path]:
         raise
 
 
+def check_inside(folder: str | Path, path: str | Path) -> None:
+    """Refuse to write where a link leads out of `folder`, which may itself be a link, to another disk say."""
+    if not Path(os.path.realpath(path)).is_relative_to(os.path.realpath(folder)):
+        raise DapError(f"{path} leads out of {folder} through a link: remove the link, or put what it leads to there")
+
+
 def check_folder(out: str | Path) -> None:
     """Refuse a folder that cannot be made because a file is in its place."""
     for place in (Path(out), *Path(out).parents):
@@ -76,6 +82,9 @@ def read_json(file: Path) -> dict[str, Any]:
         raise DapError(f"{file} is damaged ({error}): remove the run's folder to start again") from None
 
 
-def write_atomic(path: str | Path, data: bytes) -> None:
+def write_atomic(path: str | Path, data: bytes, *, inside: str | Path | None = None) -> None:
+    """Write a whole file; if `inside` is given, only in that folder: see `check_inside`."""
+    if inside is not None:
+        check_inside(inside, path)
     with replacing(path) as temporary:
         temporary.write_bytes(data)

@@ -15,6 +15,7 @@ from markdown_it import MarkdownIt
 
 from dap.progress import bars
 from dap.report import Column, Findings, Mean, Record, Row, Table, all_tables
+from dap.report.evaluation import _csv
 from dap.report.findings import Finding, Histogram, Point
 from dap.report.origin import Origin
 from dap.report.page import Contents, Page
@@ -48,6 +49,14 @@ def test_csv(name):
     assert cells[1] == "0.5"
     for text in (heads[0], cells[0]):
         assert text.lstrip(" ")[:1] not in ("=", "+", "-", "@", "\t", "\r") or re.fullmatch(r"[+-]?\d+(\.\d+)?", text)
+
+
+@given(NAMES, st.floats(-1, 1))
+def test_csv_of_an_evaluation(name, number):
+    _, (shown_name, shown_number) = csv.reader(io.StringIO(_csv([{"domain": name, "difference": number}]), newline=""))
+    assert shown_name.removeprefix("'") == name.removeprefix("'")
+    assert shown_name.lstrip(" ")[:1] not in ("=", "+", "-", "@", "\t") or re.fullmatch(r"[+-]?\d+(\.\d+)?", shown_name)
+    assert float(shown_number) == number
 
 
 @given(NAMES)

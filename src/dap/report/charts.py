@@ -242,7 +242,7 @@ def write_figures(figures: Sequence[Figure], look: Look, folder: Path) -> list[s
         drawn = {row.get("series") for rows in spec["datasets"].values() for row in rows}
         _list_in_legends(spec, [series for series in look.series if series in drawn])
         for ending in ENDINGS:
-            write_atomic(folder / f"{figure.name}.{ending}", picture(visible(spec), ending))
+            write_atomic(folder / f"{figure.name}.{ending}", picture(visible(spec), ending), inside=folder)
             files.append(f"{figure.name}.{ending}")
     return files
 

@@ -113,7 +113,7 @@ class Table:
             str: ("",),
         }
         writer.writerow(
-            _no_formula(f"{_heading(column)}{part}")
+            no_formula(f"{_heading(column)}{part}")
             for column, kind in zip(self.columns, kinds, strict=True)
             for part in parts[kind]
         )
@@ -123,7 +123,7 @@ class Table:
                 if isinstance(value, Mean | Difference):
                     cells += _numbers(value)
                 else:  # a dash among numbers is none
-                    cells += [_no_formula(value) if value and kind is str else None] + [None] * (len(parts[kind]) - 1)
+                    cells += [no_formula(value) if value and kind is str else None] + [None] * (len(parts[kind]) - 1)
             writer.writerow(cells)
         return visible(text.getvalue())
 
@@ -219,10 +219,10 @@ def _numbers(value: Mean | Difference) -> list[float | int | str | None]:
     return [value.mean, value.low, value.high, value.seeds]
 
 
-def _no_formula(text: str) -> str:
+def no_formula(text: str) -> str:
     """For a cell of CSV: a spreadsheet takes what begins with one of these for a formula, unless an apostrophe does.
 
-    >>> _no_formula("=1+1"), _no_formula("-0.5"), _no_formula("plain")
+    >>> no_formula("=1+1"), no_formula("-0.5"), no_formula("plain")
     ("'=1+1", '-0.5', 'plain')
     """
     is_number = re.fullmatch(r"[+-]?\d+(\.\d+)?", text)
