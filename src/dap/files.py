@@ -74,6 +74,12 @@ def replacing(path: str | Path) -> Iterator[Path]:
         raise
 
 
+def check_inside(folder: str | Path, path: str | Path) -> None:
+    """Refuse to write where a link leads out of `folder`, which may itself be a link, to another disk say."""
+    if not Path(os.path.realpath(path)).is_relative_to(os.path.realpath(folder)):
+        raise DapError(f"{path} leads out of {folder} through a link: remove the link, or put what it leads to there")
+
+
 def check_folder(out: str | Path) -> None:
     """Refuse a folder that cannot be made because a file is in its place."""
     for place in (Path(out), *Path(out).parents):
@@ -87,6 +93,9 @@ def check_readable(path: str | Path) -> None:
         file.read(1)
 
 
-def write_atomic(path: str | Path, data: bytes) -> None:
+def write_atomic(path: str | Path, data: bytes, *, inside: str | Path | None = None) -> None:
+    """Write a whole file; if `inside` is given, only in that folder: see `check_inside`."""
+    if inside is not None:
+        check_inside(inside, path)
     with replacing(path) as temporary:
         temporary.write_bytes(data)

@@ -60,6 +60,7 @@ def evaluate_models(
 
     from dap.engine import launch
     from dap.errors import DapError
+    from dap.files import check_inside
     from dap.progress import stages
     from dap.runs.evaluating import evaluate, evaluate_run, open_to_evaluate
     from dap.specs import EvaluateSpec, identity, read
@@ -85,6 +86,7 @@ def evaluate_models(
     if out is None and dense is None and (attacks or corruptions or interpret):
         name = f"evaluation-{identity(replace(spec, run='.'))}"  # however the way there is spelt
         out = str(Path(run) / name) if Path(run).is_dir() else f"{run}.{name}"
+        check_inside(Path(out).parent, out)
     engine = launch("1", 1, "32-true", accelerator)
     if dry_run:
         return rehearse(spec, json, engine, trust_code)

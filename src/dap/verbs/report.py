@@ -36,12 +36,15 @@ def report_runs(
     from dataclasses import asdict
     from json import dumps
 
+    from dap.files import check_inside
     from dap.report import overview
     from dap.report.charts import charts_are_here
     from dap.report.writing import PAGE, read_contents, watch_page, write_files, write_page
 
     folder = _folder(runs)
     page = Path(out) if out else folder / PAGE
+    if not out:
+        check_inside(folder, page)
     options: dict[str, Any] = {"with_paper": with_paper, "overlaps": overlaps, "sparsity": sparsity}
     if watch:
         for status in watch_page(folder, page, **options):
