@@ -20,6 +20,7 @@ from dap.export.onnx import export_onnx, open_onnx
 from dap.masks import Masks
 from dap.models import ModelCard, create_classifier, load_classifier, load_sparse, save_classifier, save_sparse
 from dap.models.weights import read_weights
+from dap.run_files import write_json
 from dap.runs import EvaluateSpec, PruneSpec, evaluate_run, load_pruned, prune_dense
 from dap.runs.rehearsal import rehearse
 from dap.runs.subjects import open_subjects
@@ -120,8 +121,13 @@ def test_a_study_names_the_code_of_its_runs_and_no_other(pruned, tmp_path):
     other = replace(spec, dense=replace(pruned, model="other_nets:build")).resolved()
     file = study.place(pruning) / "spec.json"
     file.write_text(json.dumps({"format": FORMAT, "kind": "prune", "id": identity(other), "spec": asdict(other)}))
-    with pytest.raises(DapError, match="other_nets:build"):
+    with pytest.raises(DapError, match="was written with another one"):
         evaluate_run(asked, study.folder / "evaluate-other")
+    (study.place(pruning) / "result.json").unlink()
+    write_json(file, {"format": FORMAT, "kind": "prune", "id": identity(other), "spec": asdict(other)})
+    with pytest.raises(DapError, match="it is the specification of prune-"):
+        evaluate_run(asked, study.folder / "evaluate-other")
+    assert not Path("imported").exists()
 
 
 @pytest.fixture
