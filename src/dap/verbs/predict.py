@@ -28,13 +28,18 @@ def predict_images(model: str, images: list[str], threads: int | None = None, js
     import sys
     from json import dumps
 
+    from dap.config import check_counts
+    from dap.files import check_there
+
+    check_there(model, "an .onnx file that dap export wrote")
+    check_counts(threads=threads)
+    files = _files(images)
     import numpy as np
 
     from dap.export.onnx import open_onnx
 
     session = open_onnx(model, threads)
     card, unreadable = session.card, 0
-    files = _files(images)
     for batch in (files[start : start + _BATCH] for start in range(0, len(files), _BATCH)):
         readable = {}
         for file in batch:
