@@ -33,9 +33,7 @@ def replacing(path: str | Path) -> Iterator[Path]:
     ...     temporary.write_text("whole")
     5
     """
-    path = Path(os.path.realpath(path))  # the file behind a link is written, not the link
-    if path.exists() and not path.is_file():
-        raise DapError(f"{path} is no file that can be written: give another name")
+    path = _file_behind(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     os.close(handle)
@@ -66,11 +64,16 @@ def check_folder(out: str | Path) -> None:
 
 
 def check_file(out: str | Path) -> None:
-    """Refuse a file that cannot be written: it replaces nothing but a file."""
-    place = Path(os.path.realpath(out))  # the file behind a link is written, not the link
+    """The same of a file."""
+    _check_above(_file_behind(out), out)
+
+
+def _file_behind(path: str | Path) -> Path:
+    """The file behind a link is written, not the link; and nothing but a file is replaced."""
+    place = Path(os.path.realpath(path))
     if place.exists() and not place.is_file():
-        raise DapError(f"{out} is no file that can be written: give another name")
-    _check_above(place, out)
+        raise DapError(f"{place} is no file that can be written: give another name")
+    return place
 
 
 def _check_above(place: Path, out: str | Path) -> None:
