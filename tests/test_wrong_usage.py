@@ -146,12 +146,22 @@ WRONG: list[tuple[list[str], str]] = [  # what is given, and what the line names
             ([*RUN, "study.yaml"], "--out"),
             (["report", "empty"], "--files"),
         )
-        for value, named in {"": "is empty", "a\0b": "NUL", "file": "file", "file/below": "file"}.items()
+        for value, named in {
+            "": "is empty",
+            "a\0b": "NUL",
+            "file": "must be a folder",
+            "file/below": "cannot be in it",
+        }.items()
     ),
     *(
         ([*words, "--out", value], named)
         for words in (["export", "empty"], ["report", "empty"])
-        for value, named in {"": "out is empty", "a\0b": "NUL", "empty": "empty", "file/below": "file"}.items()
+        for value, named in {
+            "": "out is empty",
+            "a\0b": "NUL",
+            "empty": "is no file",
+            "file/below": "cannot be in it",
+        }.items()
     ),
     # ---- studies, reports, data
     *(
