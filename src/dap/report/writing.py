@@ -19,7 +19,6 @@ from dap.report.paper import published
 from dap.report.records import read_records, run_places
 from dap.report.tables import all_tables
 
-PAGE = "report.html"
 _PAUSE = 5.0  # seconds between looks at a study that runs
 
 
