@@ -1,9 +1,11 @@
 """The command line: a table of verbs, and how they end."""
 
+import os
 import signal
 import sys
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from dap.errors import DapError
@@ -53,7 +55,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if verb == "prune":  # the model is what is pruned, with its name or without
         given = [argument.removeprefix("--model=") for argument in given if argument != "--model"]
     try:
-        return call(VERBS[verb], f"dap {verb}", given[len(verb.split()) :])
+        with _warnings_as_lines():
+            return call(VERBS[verb], f"dap {verb}", given[len(verb.split()) :])
     except DapError as error:
         print(f"dap: {error}", file=sys.stderr)
         return 1
@@ -66,6 +69,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("dap: interrupted", file=sys.stderr)
         return 130
+
+
+@contextmanager
+def _warnings_as_lines() -> Iterator[None]:
+    """Each warning is one line, and is printed once, by the first of the processes that share the work."""
+    first = os.environ.get("LOCAL_RANK", "0") == "0"
+    told: set[str] = set()
+
+    def tell(message: Warning | str, *place: Any) -> None:
+        line = " ".join(str(message).split())
+        if first and line not in told:
+            told.add(line)
+            print(f"dap: warning: {line}", file=sys.stderr)
+
+    with warnings.catch_warnings():
+        warnings.showwarning = tell
+        yield
 
 
 def _as_ctrl_c(number: int, frame: Any) -> None:

@@ -190,8 +190,7 @@ class Pruner:
         """The weights that no domain's forward pass uses. Channels are found by such a pass already."""
         if isinstance(self.granularity, Channels):
             return ()
-        unused = set.intersection(*(set(self.masked.unused(inputs)) for inputs, _ in batches.values()))
-        return tuple(name for name in self.masked.weights if name in unused)
+        return tuple(self.masked.unused(*(inputs for inputs, _ in batches.values()), ranks=self.ranks))
 
     def _leave_out(self, unused: tuple[str, ...] | None) -> None:
         if unused:
