@@ -190,7 +190,7 @@ class MaskedModel:
         """What the graph of the logits does not reach and, since a pass may have no graph, does not change them."""
         with torch.enable_grad():
             leaves = {name: weight.detach().requires_grad_() for name, weight in self.weights.items()}
-            reached = _leaves_of(Outputs.of(self(leaves, inputs.clone())).logits)
+            reached = _leaves_of(Outputs.of(self(leaves, inputs.clone())).logits)  # it may write to its inputs
         beyond = [name for name, leaf in leaves.items() if id(leaf) not in reached]
         if not beyond:
             return []
