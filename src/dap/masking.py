@@ -230,7 +230,9 @@ def call_with(model: nn.Module, tensors: Mapping[str, Tensor], inputs: Tensor, *
 def _exchanged(model: nn.Module, given: Mapping[int, Tensor]) -> Iterator[None]:
     """Inside, `model` holds what is given by the id of its own tensors."""
     # Noted before anything is exchanged: modules that are shallow copies of each other share where they hold tensors.
-    places = [place for module in model.modules() for place in (module._parameters, module._buffers)]
+    places: list[dict[str, Any]] = [
+        place for module in model.modules() for place in (module._parameters, module._buffers)
+    ]
     own = [(place, {key: tensor for key, tensor in place.items() if id(tensor) in given}) for place in places]
     layers = [(module, module._flat_weights) for module in model.modules() if isinstance(module, nn.RNNBase)]
     try:
