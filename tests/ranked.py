@@ -4,6 +4,7 @@ Each rank writes what it ended with.
 """
 
 import sys
+import warnings
 from pathlib import Path
 
 sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1] / "benchmarks")]
@@ -18,6 +19,23 @@ from dap.objectives import OBJECTIVES
 
 # Objectives by the name of their run. With free norms each rank sees statistics of its own, so that only ranks agree.
 RUNS = {name: name for name in OBJECTIVES} | {"free norms": "coral"}
+
+
+class Routed(torch.nn.Module):
+    """Each image takes one of the ways, so that a rank's images may leave some of them out; one is never taken."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.ways = torch.nn.ModuleList([torch.nn.Linear(192, 3) for _ in range(7)])
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        flat = images.flatten(1)
+        taken = (images[:, 0, 0, 0] * 3).long().clamp(-3, 2)
+        rows = {way: (taken == way).nonzero().flatten() for way in range(-3, 3)}
+        parts = [self.ways[way](flat[where]) for way, where in rows.items() if len(where)]
+        order = torch.cat([where for where in rows.values() if len(where)])
+        return torch.cat(parts)[order.argsort()]
 
 
 class Noisy(Dataset):
@@ -64,6 +82,11 @@ def main(devices: int, folder: Path) -> None:
         tensors |= {f"{name}.masks.{key}": value for key, value in path.masks.items()}
         values[name] = {"losses": dense.losses, "validation": [score.accuracy for score in dense.scores]}
         values[name] |= {"history": path.history}
+    config = dap.PruneConfig(steps=6, target_sparsity=0.8, f_update=2, batch_size=8)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of ways that are left out
+        path = dap.learn_masks(Routed(), HELD_OUT, config, engine=engine)
+    tensors["routed.logits"], values["routed"] = path.pruner.effective, {"unused": path.pruner.unused}
     data = dap.criteria.Calibration(SOURCES, batches=2, batch_size=8, engine=engine)
     for name in ("taylor", "wanda", "ior", "dss"):
         scores = dap.criteria.CRITERIA[name](make_classifier(), data)

@@ -1,12 +1,14 @@
 """A pruning of a model that was not trained here: an importable function and a file of weights."""
 
 import importlib
+import re
 from dataclasses import replace
 
 import pytest
 import safetensors.torch
 import torch
 
+from dap.cli import main
 from dap.config import FinetuneConfig
 from dap.errors import DapError
 from dap.models import small_resnet
@@ -18,6 +20,14 @@ from torch import nn
 
 def build():
     return nn.Sequential(nn.Conv2d(3, 8, 3, stride=4), nn.ReLU(), nn.Flatten(), nn.Linear(512, 10))
+
+class Recurrent(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.rows, self.head, self.other = nn.LSTM(96, 8, batch_first=True), nn.Linear(8, 10), nn.Linear(8, 10)
+
+    def forward(self, images):
+        return (self.other if self.training else self.head)(self.rows(images.transpose(1, 2).flatten(2))[0][:, -1])
 
 def nothing():
     return 3
@@ -50,6 +60,19 @@ def test_a_users_own_model(own):
     assert not torch.equal(moved.get_parameter("3.weight")[kept], own[3].weight[kept])
     everywhere = replace(spec, dense=replace(dense, targets=()))
     assert prune_dense(everywhere, "everywhere")["sparse"]["0.5"]["targets"] == {}
+
+
+@pytest.mark.filterwarnings("default")
+@pytest.mark.parametrize("rank", ["0", "1"])
+def test_warnings_are_lines(own, rank, capsys, monkeypatch):
+    """One each, of the first process alone, however often and wherever it is given."""
+    monkeypatch.setenv("LOCAL_RANK", rank)
+    command = "prune own_nets:Recurrent --suite digits --method magnitude --sparsities 0.3,0.5 --pixels 32 --out run"
+    assert main(command.split()) == 0
+    lines = [line for line in capsys.readouterr().err.splitlines() if "arning" in line]
+    said = [r"dap: warning: only \d.\d\d% of the model's parameters", r"dap: warning: 50.0% of the maskable weights"]
+    assert len(lines) == (2 if rank == "0" else 0)
+    assert all(re.match(expected, line) for expected, line in zip(said, lines, strict=rank == "0"))
 
 
 @pytest.mark.parametrize(

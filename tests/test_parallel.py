@@ -45,6 +45,13 @@ def test_two_processes_follow_one(ended, name):
     assert together[0][f"{name}.sensitivity"].eq(alone[0][f"{name}.sensitivity"]).float().mean() > 0.97
 
 
+def test_a_way_that_one_rank_does_not_take_is_learnt_from_the_other(ended):
+    (alone, one), (together, two) = ended["1-rank-0"], ended["2-rank-0"]
+    assert two["routed"] == one["routed"]
+    assert "ways.3.weight" in one["routed"]["unused"]
+    torch.testing.assert_close(together["routed.logits"], alone["routed.logits"], rtol=1e-3, atol=1e-3)
+
+
 def test_criteria_see_the_whole_batch(ended):
     alone, together = ended["1-rank-0"][0], ended["2-rank-0"][0]
     names = [name for name in alone if " scores." in name]

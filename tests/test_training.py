@@ -105,6 +105,21 @@ def test_a_step_that_fails_leaves_everything_as_it_was(name, tmp_path):
     assert same(expected.objective.state_dict(), resumed.objective.state_dict())
 
 
+def test_a_step_that_fails_leaves_buffers_of_other_layers_as_they_were():
+    """Spectral norm moves its own vectors in training mode, whether norm layers are frozen or not."""
+    torch.manual_seed(0)
+    spectral = torch.nn.utils.parametrizations.spectral_norm(torch.nn.Linear(192, 8))
+    model = torch.nn.Sequential(torch.nn.Flatten(), spectral, torch.nn.Linear(8, 3))
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    spoilt = {domain: (x, (y + 5).int()) for domain, (x, y) in make_batches().items()}
+    trainer = dap.Trainer(model, dap.objectives.Erm(), dap.TrainConfig(steps=2, learning_rate=1e-2))
+    with pytest.raises(DapError, match="out of range"):
+        trainer.step(spoilt)
+    assert same(before, model.state_dict())
+    trainer.step(make_batches())
+    assert not same(before, model.state_dict())
+
+
 def test_norms_in_training_mode_see_all_domains_as_one_batch(monkeypatch):
     """However large it is: with one pass for each, a domain would be normalised by its own statistics."""
     joint = trained(make_classifier(), freeze_norms=False, steps=3)

@@ -197,3 +197,51 @@ def test_added_matrices_under_every_method(method, allocation):
     assert set(pruned.masks) == LAYERS | {"mix"} | RNN
     if by_row or ":" in allocation:
         assert all(pruned.masks[name].all() for name in {"mix"} | RNN)
+
+
+# ---- what is used, and how
+
+
+class WithoutGraph(Auxiliary):
+    """A frozen body, and a head whose output is dropped."""
+
+    def forward(self, images: Tensor) -> Tensor:
+        with torch.no_grad():
+            features = self.body(images).flatten(1)
+        self.aux(features)
+        return self.head(features)
+
+
+def test_what_runs_without_a_graph_is_used():
+    images = make_batches()["domain 0"][0]
+    assert MaskedModel(WithoutGraph()).unused(images) == ["aux.0.weight", "aux.2.weight"]
+
+
+class Routed(Auxiliary):
+    """The index of an output decides which way an image goes: no gradient tells of it."""
+
+    def forward(self, images: Tensor) -> Tensor:
+        features = self.body(images).flatten(1)
+        way = self.aux(features).argmax(1)
+        return self.head(features * (1 + way.unsqueeze(1)))
+
+
+def test_what_decides_alone_is_used():
+    assert MaskedModel(Routed()).unused(make_batches()["domain 0"][0]) == []
+
+
+def test_looking_for_them_leaves_the_batches_as_they_are():
+    class InPlace(Auxiliary):
+        def forward(self, images: Tensor) -> Tensor:
+            return super().forward(images.mul_(2).add_(1))
+
+    batches, seen = make_batches(), make_batches()
+    with pytest.warns(UserWarning, match=LEFT_OUT):
+        dap.Pruner(InPlace(), CONFIG).step(batches)
+    assert all(torch.equal(batches[domain][0], seen[domain][0]) for domain in seen)
+
+
+def test_a_name_is_a_pattern_of_itself():
+    model = nn.ModuleDict({"a": nn.Linear(4, 4), "[b]*": nn.Linear(4, 4), "[c]": nn.Embedding(4, 4)})
+    assert set(maskable_weights(model, ["[b]*.weight"])) == {"[b]*.weight"}
+    assert set(maskable_weights(model, ["*", "[c].weight"], ["a.weight"])) == {"[b]*.weight", "[c].weight"}

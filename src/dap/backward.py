@@ -7,7 +7,7 @@ its own images' share back, and the sum over processes is the gradient of the lo
 """
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 
 import torch
@@ -58,8 +58,8 @@ def task_gradient(
     theirs = {name: gradients[f"learned {name}"] for name in learned}
     # Through our own images alone, if every rank saw all outputs: what is missing are the others' parts. What the
     # objective learns saw everything.
-    (ranks.mean_ if objective.separable else ranks.sum_)(_present(ours))
-    ranks.mean_(_present(theirs))
+    _add_up(ours, leaves, ranks, mean=objective.separable)
+    _add_up(theirs, learned, ranks, mean=True)
     return Gradient(_value(loss, ranks), ours, theirs)
 
 
@@ -87,7 +87,7 @@ def domain_gradients(
             used = [(end, at_edges[id(edge)]) for end, edge in ends if end.requires_grad]
             used = [(end, gradient) for end, gradient in used if gradient is not None]
             part = _gradients([end for end, _ in used], [gradient for _, gradient in used], leaves)
-            (ranks.mean_ if objective.separable else ranks.sum_)(_present(part))
+            _add_up(part, leaves, ranks, mean=objective.separable)
             yield part
 
     return value, parts()
@@ -159,9 +159,13 @@ def _gradients(ends: list[Tensor], at_ends: list[Tensor] | None, leaves: Mapping
     return dict(zip(leaves, found, strict=True))
 
 
-def _present(gradients: Gradients) -> Iterable[Tensor]:
-    # The same graph on every rank, so the same ones are absent.
-    return [gradient for gradient in gradients.values() if gradient is not None]
+def _add_up(gradients: Gradients, leaves: Mapping[str, Tensor], ranks: Ranks, mean: bool) -> None:
+    """The sum or mean over all ranks. A model that routes its inputs may use a weight on some ranks alone."""
+    if ranks.size > 1 and gradients:
+        uses = ranks.totals(*(float(gradient is not None) for gradient in gradients.values()))
+        for (name, gradient), count in zip(list(gradients.items()), uses, strict=True):
+            gradients[name] = torch.zeros_like(leaves[name]) if gradient is None and count else gradient
+    (ranks.mean_ if mean else ranks.sum_)(gradient for gradient in gradients.values() if gradient is not None)
 
 
 def _value(loss: Tensor, ranks: Ranks) -> float:

@@ -3,8 +3,9 @@
 import os
 import signal
 import sys
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from dap.errors import DapError
@@ -81,7 +82,8 @@ def _run(arguments: Sequence[str] | None) -> int:
 
     if verb == "prune":  # the model is what is pruned, with its name or without
         given = [argument.removeprefix("--model=") for argument in given if argument != "--model"]
-    return call(VERBS[verb], f"dap {verb}", given[len(verb.split()) :])
+    with _warnings_as_lines():
+        return call(VERBS[verb], f"dap {verb}", given[len(verb.split()) :])
 
 
 def _undelivered() -> OSError | None:
@@ -92,6 +94,23 @@ def _undelivered() -> OSError | None:
     except OSError as error:
         return error
     return None
+
+
+@contextmanager
+def _warnings_as_lines() -> Iterator[None]:
+    """Each warning is one line, and is printed once, by the first of the processes that share the work."""
+    first = os.environ.get("LOCAL_RANK", "0") == "0"
+    told: set[str] = set()
+
+    def tell(message: Warning | str, *place: Any) -> None:
+        line = " ".join(str(message).split())
+        if first and line not in told:
+            told.add(line)
+            print(f"dap: warning: {line}", file=sys.stderr)
+
+    with warnings.catch_warnings():
+        warnings.showwarning = tell
+        yield
 
 
 def _as_ctrl_c(number: int, frame: Any) -> None:

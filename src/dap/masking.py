@@ -1,8 +1,8 @@
 """How masks attach to a module: the only file that knows.
 
-Masked weights enter through `torch.func.functional_call`: the module's own parameters are never written, its
-state-dict keys stay the user's, tied weights stay tied, and `nn.MultiheadAttention`, which reads its weights without
-calling a submodule, is really masked.
+Masked weights stand in for the module's own during a call: its own are never written, its state-dict keys stay the
+user's, tied weights stay tied, and `nn.MultiheadAttention`, which reads its weights without calling a submodule, is
+really masked.
 """
 
 import warnings
@@ -13,12 +13,12 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from dap.errors import DapError
 from dap.masks import Masks
 from dap.outputs import Outputs
+from dap.parallel import ALONE, Ranks
 from dap.user_models import check_plain, copied, running
 
 _TRANSPOSED = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
@@ -42,15 +42,15 @@ def maskable_weights(
         raise DapError("include and exclude are lists of patterns, not one string")
     every, computed, others = every_weight(model), _computed(model), _other_matrices(model)
     for pattern in (*include, *exclude):
-        if not any(fnmatchcase(name, pattern) for name in (*every, *computed, *others)):
+        if not any(_matches(name, pattern) for name in (*every, *computed, *others)):
             some = ", ".join([*every, *others][:2])
             raise DapError(f"no maskable weight matches {pattern!r}: their names are such as {some or 'none'}")
-    added = [pattern for pattern in include if not any(fnmatchcase(name, pattern) for name in (*every, *computed))]
+    added = [pattern for pattern in include if not any(_matches(name, pattern) for name in (*every, *computed))]
 
     def is_chosen(name: str) -> bool:
         patterns = added if name in others else include
-        included = any(fnmatchcase(name, pattern) for pattern in patterns) or not (include or name in others)
-        return included and not any(fnmatchcase(name, pattern) for pattern in exclude)
+        included = any(_matches(name, pattern) for pattern in patterns) or not (include or name in others)
+        return included and not any(_matches(name, pattern) for pattern in exclude)
 
     if found := next(filter(is_chosen, computed), None):
         raise DapError(
@@ -63,6 +63,11 @@ def maskable_weights(
     if not include and not exclude:
         _warn_if_little(model, weights)
     return weights
+
+
+def _matches(name: str, pattern: str) -> bool:
+    """A name that holds `[` or `*` is no pattern of itself."""
+    return name == pattern or fnmatchcase(name, pattern)
 
 
 def _other_matrices(model: nn.Module) -> dict[str, nn.Parameter]:
@@ -161,9 +166,9 @@ class MaskedModel:
 
     def __call__(self, weights: Mapping[str, Tensor], inputs: Tensor, **options: Any) -> Any:
         """The outputs of the model with `weights` in place of its masked weights."""
-        state = {name: parameter.detach() for name, parameter in self.model.named_parameters()}
         # Copies, since a module may write to its buffers even in eval mode.
-        state |= {name: buffer.clone() for name, buffer in self.model.named_buffers()}
+        state = {name: buffer.clone() for name, buffer in self.model.named_buffers()}
+        state |= {name: parameter.detach() for name, parameter in self.model.named_parameters()}  # may be buffers, too
         with frozen(self.model), _without_checkpointing():
             return call_with(self.model, {**state, **weights}, inputs, **options)
 
@@ -171,16 +176,32 @@ class MaskedModel:
         """Mask all weights but these."""
         self.weights = {name: weight for name, weight in self.every.items() if name not in names}
 
-    def unused(self, inputs: Tensor) -> list[str]:
-        """The masked weights that the logits of `inputs` do not depend on, such as those of heads for training alone.
+    def unused(self, *inputs: Tensor, ranks: Ranks = ALONE) -> list[str]:
+        """The masked weights that no logits of `inputs` depend on, on any rank: those of heads for training alone.
 
         If the logits depend on none at all, nothing is known, and the list is empty.
         """
+        idle = [set(self._idle(some)) for some in inputs]
+        counts = ranks.totals(*(float(all(name in found for found in idle)) for name in self.weights))
+        unused = [name for name, count in zip(self.weights, counts, strict=True) if count == ranks.size]
+        return unused if len(unused) < len(self.weights) else []
+
+    def _idle(self, inputs: Tensor) -> list[str]:
+        """What the graph of the logits does not reach and, since a pass may have no graph, does not change them."""
         with torch.enable_grad():
             leaves = {name: weight.detach().requires_grad_() for name, weight in self.weights.items()}
             reached = _leaves_of(Outputs.of(self(leaves, inputs.clone())).logits)  # it may write to its inputs
-        unused = [name for name, leaf in leaves.items() if id(leaf) not in reached]
-        return unused if len(unused) < len(leaves) else []
+        beyond = [name for name, leaf in leaves.items() if id(leaf) not in reached]
+        if not beyond:
+            return []
+        return beyond if self._same(beyond, inputs[:8]) else [one for one in beyond if self._same([one], inputs[:8])]
+
+    @torch.no_grad()
+    def _same(self, names: Sequence[str], inputs: Tensor) -> bool:
+        """Whether the logits stay the same with quite other weights under these names."""
+        others = {name: 1 - self.weights[name] for name in names}
+        logits, changed = (Outputs.of(self(weights, inputs.clone())).logits for weights in ({}, others))
+        return torch.allclose(changed, logits, rtol=1e-3, atol=1e-6)
 
 
 def warn_unused(unused: Sequence[str], weights: Mapping[str, Tensor]) -> None:
@@ -198,33 +219,33 @@ def call_with(model: nn.Module, tensors: Mapping[str, Tensor], inputs: Tensor, *
     """The outputs of `model` with `tensors`, by name, in place of its own parameters and buffers.
 
     A tensor replaces every tied one. Afterwards the model holds its own tensors again, the very same objects, also if
-    a module is registered under several names: `functional_call` alone would swap such a module's tensors once per
-    name and put them back in the wrong order, so that each place is passed to it once.
+    a module is registered under several names.
     """
     named = dict(model.named_parameters(remove_duplicate=False)) | dict(model.named_buffers(remove_duplicate=False))
-    given = {id(named[name]): tensor for name, tensor in tensors.items()}
-    places = {}
-    for path, module in model.named_modules():  # each module once
-        for own in (module.named_parameters, module.named_buffers):
-            for key, tensor in own(recurse=False, remove_duplicate=False):
-                if id(tensor) in given:
-                    places[f"{path}.{key}" if path else key] = given[id(tensor)]
-    with _flat_weights(model, given), running(model, inputs):
-        return functional_call(model, places, (inputs,), options, tie_weights=False)
+    with _exchanged(model, {id(named[name]): tensor for name, tensor in tensors.items()}), running(model, inputs):
+        return model(inputs, **options)
 
 
 @contextmanager
-def _flat_weights(model: nn.Module, given: Mapping[int, Tensor]) -> Iterator[None]:
-    """Recurrent layers run on a list of their own, beside their parameters."""
-    layers = [module for module in model.modules() if isinstance(module, nn.RNNBase)]
-    lists = [layer._flat_weights for layer in layers]
+def _exchanged(model: nn.Module, given: Mapping[int, Tensor]) -> Iterator[None]:
+    """Inside, `model` holds what is given by the id of its own tensors."""
+    # Noted before anything is exchanged: modules that are shallow copies of each other share where they hold tensors.
+    places: list[dict[str, Any]] = [
+        place for module in model.modules() for place in (module._parameters, module._buffers)
+    ]
+    own = [(place, {key: tensor for key, tensor in place.items() if id(tensor) in given}) for place in places]
+    layers = [(module, module._flat_weights) for module in model.modules() if isinstance(module, nn.RNNBase)]
     try:
-        for layer, own in zip(layers, lists, strict=True):
-            layer._flat_weights = [given.get(id(weight), weight) for weight in own]
+        for place, tensors in own:
+            place.update({key: given[id(tensor)] for key, tensor in tensors.items()})
+        for layer, weights in layers:  # recurrent layers run on a list of their own, beside their parameters
+            layer._flat_weights = [given.get(id(weight), weight) for weight in weights]
         yield
     finally:
-        for layer, own in zip(layers, lists, strict=True):
-            layer._flat_weights = own
+        for place, tensors in own:
+            place.update(tensors)
+        for layer, weights in layers:
+            layer._flat_weights = weights
 
 
 def _leaves_of(end: Tensor) -> set[int]:
@@ -280,8 +301,9 @@ def looking_at(model: nn.Module) -> Iterator[None]:
         with frozen(model), torch.no_grad():
             yield
     finally:
-        for buffer, before in buffers:
-            buffer.copy_(before)
+        with torch.no_grad():  # a buffer may be a parameter, too
+            for buffer, before in buffers:
+                buffer.copy_(before)
 
 
 def bake(model: nn.Module, masks: Masks) -> nn.Module:

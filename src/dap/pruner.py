@@ -197,8 +197,7 @@ class Pruner:
             return ()
         for domain, (inputs, labels) in batches.items():
             check_batch(domain, inputs, labels)
-        unused = set.intersection(*(set(self.masked.unused(inputs)) for inputs, _ in batches.values()))
-        return tuple(name for name in self.masked.weights if name in unused)
+        return tuple(self.masked.unused(*(inputs for inputs, _ in batches.values()), ranks=self.ranks))
 
     def _leave_out(self, unused: tuple[str, ...] | None) -> None:
         if unused == self.unused:

@@ -138,7 +138,7 @@ class _Pruning:
             masks, made_by = self._cut(scores, wish, cut)
             if channels is None:
                 _warn_if_far(masks, wish)
-            sparse = bake(scores.model or self.model, masks)
+            sparse = bake(self.model if scores.model is None else scores.model, masks)
             checkpoint = self._finetune(sparse, masks, wish) if self.tune else None
             if self.recalibrated:
                 device = next(sparse.parameters()).device
@@ -176,7 +176,8 @@ class _Pruning:
 
     def _leave_out_unused(self, scores: Scores) -> None:
         masked = MaskedModel(self.model, self.config.include, self.config.exclude)
-        unused = masked.unused(self.data.inputs(next(iter(masked.weights.values())).device))
+        inputs = self.data.inputs(next(iter(masked.weights.values())).device)
+        unused = masked.unused(inputs, ranks=self.data.engine.ranks)
         if unused:
             warn_unused(unused, masked.weights)
         for name in unused:

@@ -180,7 +180,7 @@ class Trainer:
     @contextmanager
     def _as_before_on_error(self) -> Iterator[None]:
         """A pass that fails may already have moved what is no weight: norm statistics, an objective's own numbers."""
-        moving = [*(() if self.config.freeze_norms else self.model.buffers()), *self.objective.buffers()]
+        moving = [*self.model.buffers(), *self.objective.buffers()]
         before = [buffer.clone() for buffer in moving]
         try:
             yield

@@ -204,3 +204,45 @@ def test_a_backbone_with_shared_modules():
         pruner = dap.Pruner(model, LEARN)
         pruner.step(batches)
         dap.bake(model, pruner.masks(0.5))
+
+
+class Copied(nn.Module):
+    """A shallow copy of a layer holds its parameters in the very same dictionary."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.stem, self.one = nn.Linear(192, 16), nn.Linear(16, 16)
+        self.two = copy.copy(self.one)
+        self.head = nn.Linear(16, 3)
+
+    def forward(self, images: Tensor) -> Tensor:
+        return self.head(self.two(self.one(self.stem(images.flatten(1)).relu()).relu()))
+
+
+class Buffered(nn.Module):
+    """A weight is also a buffer of another module, which is what runs."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.stem, self.head, self.user = nn.Linear(192, 16), nn.Linear(16, 3), nn.Module()
+        self.user.register_buffer("weight", self.stem.weight)
+
+    def forward(self, images: Tensor) -> Tensor:
+        return self.head(nn.functional.linear(images.flatten(1), self.user.weight).relu())  # pyright: ignore
+
+
+@pytest.mark.parametrize("kind", [Copied, Buffered])
+def test_tensors_that_modules_share_in_other_ways(kind):
+    model = kind().eval()
+    test_every_tied_place_gets_the_weight(model)
+    test_an_error_inside_the_model_leaves_it_unchanged(model)
+    test_pruner(model)
+    with unchanged(model):
+        assert 0 <= accuracy(model, SOURCES["domain 0"]) <= 1
+        assert len([*dap.prune(model, calibration(), "wanda", [0.5])]) == 1
+    before = model.stem.weight.detach().clone()
+    with unchanged(model, bits=False):
+        dap.train(model, SOURCES, TRAIN)
+    assert not torch.equal(model.stem.weight, before)

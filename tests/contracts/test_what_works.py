@@ -200,7 +200,9 @@ CASES: dict[str, list[Case]] = {
         lambda: Own(lambda network, inputs: network(inputs.sub_(0.1).div_(2))),
     ),
     "torch.compile, torch.fx.symbolic_trace": models(
-        lambda: torch.compile(network(), backend="eager"), lambda: torch.fx.symbolic_trace(network())
+        lambda: torch.compile(network(), backend="eager"),
+        lambda: torch.compile(Own(lambda network, inputs: network(inputs)), backend="eager"),
+        lambda: torch.fx.symbolic_trace(network()),
     ),
     "nn.DataParallel, DistributedDataParallel": [
         *models(lambda: nn.DataParallel(network())),
@@ -388,3 +390,13 @@ def test_the_cell_is_true(name: str, column: str, answer: str, remedy: str, tmp_
                     assert not list(tmp_path.iterdir())
                 if column != "training" and "lazy" not in name:
                     assert all(map(torch.equal, values(model), before))
+
+
+def test_a_compiled_model_without_a_length(tmp_path):
+    """Its wrapper has a `__len__` that fails, so that asking whether there is a model must not ask for its length."""
+    model = torch.compile(Own(lambda network, inputs: network(inputs)), backend="eager")
+    data = Calibration({"a": DATASET, "b": DATASET}, batches=1, batch_size=6)
+    (found,) = dap.prune(model, data, "movement", [0.5], train=dap.TrainConfig(steps=2, batch_size=6))
+    assert found.moved
+    assert export_onnx(found.model, tmp_path / "model.onnx", CARD, IMAGES[:3], found.model) < 1e-5
+    assert export_program(found.model, tmp_path / "model.pt2", IMAGES[:3], found.model) < 1e-5

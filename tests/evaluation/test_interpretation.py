@@ -58,6 +58,15 @@ def test_disagreement_with_magnitude_by_hand():
     assert row["keep_probability"] == pytest.approx(torch.tensor([2.0, -2.0, 0.5, -9.0]).sigmoid().mean().item())
 
 
+def test_matrices_that_include_has_added_have_rows(recwarn):
+    """No warning says that they cannot be masked."""
+    model = nn.LSTM(4, 3)
+    masks = Masks({name: weight.detach() > 0 for name, weight in model.named_parameters() if weight.ndim > 1})
+    assert {row["layer"]: row["sparsity"] for row in by_layer(model, masks)} == pytest.approx(masks.by_layer())
+    assert against_magnitude(model, masks)["by_chance"] == pytest.approx(masks.sparsity)
+    assert not recwarn.list
+
+
 def test_rank_correlation_is_spearmans():
     one, other = torch.randint(9, (50,)).float(), torch.randn(50)
     assert rank_correlation(one, other) == pytest.approx(spearmanr(one.numpy(), other.numpy()).statistic)

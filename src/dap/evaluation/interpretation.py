@@ -13,7 +13,7 @@ from dap.allocation import global_masks
 from dap.checkpoints import load_state
 from dap.criteria import Scores
 from dap.errors import DapError
-from dap.masking import maskable_weights
+from dap.masking import every_weight
 from dap.masks import Masks
 from dap.reading import elements, reading, require
 
@@ -126,9 +126,11 @@ def rank_correlation(one: Tensor, other: Tensor, most: int = 1_000_000) -> float
 
 
 def _weights(model: nn.Module, masks: Masks) -> tuple[dict[str, Tensor], Masks]:
-    """The layers' weights and their masks; those of whole channels cut biases and norm layers, too."""
+    """The masked weights and their masks; of whole channels, which cut biases and norm layers, too, those of layers."""
     masks.check(model)
-    weights = {name: weight.detach().cpu() for name, weight in maskable_weights(model).items() if name in masks}
+    by_channel = any(mask.ndim < 2 for mask in masks.values())
+    parameters = every_weight(model) if by_channel else dict(model.named_parameters())
+    weights = {name: weight.detach().cpu() for name, weight in parameters.items() if name in masks}
     return weights, masks if len(weights) == len(masks) else Masks({name: masks[name] for name in weights})
 
 

@@ -49,7 +49,10 @@ def export_onnx(
         write_onnx(found, {name: json.dumps(getattr(card, name)) for name in _CARD}, temporary)
         session = open_onnx(temporary)
         return difference(
-            lambda some: torch.from_numpy(session.run(some.numpy())), reference or model, images, "in ONNX Runtime"
+            lambda some: torch.from_numpy(session.run(some.numpy())),
+            model if reference is None else reference,
+            images,
+            "in ONNX Runtime",
         )
 
 

@@ -21,4 +21,4 @@ def export_program(model: nn.Module, path: str | Path, images: Tensor, reference
         with replacing(path) as temporary:
             torch.export.save(program, temporary)
             again = torch.export.load(temporary).module()
-            return difference(again, reference or model, images, "as a program")
+            return difference(again, model if reference is None else reference, images, "as a program")
