@@ -82,6 +82,10 @@ def test_curves_of_earlier_versions_are_in_their_log(study, findings, tmp_path):
         result = json.loads(file.read_text())
         result.pop("curve", None)
         write_as_before(file, result)
+    for file in (tmp_path / "runs").glob("evaluate-*/result.json"):
+        spec, result = read_spec(file.parent), json.loads(file.read_text())
+        assert isinstance(spec, EvaluateSpec)
+        write_as_before(file, {**result, "content": content_of(place_of(spec.run, file.parent))})
     again = read_findings(tmp_path / "runs", read_records(tmp_path / "runs"))
     assert sorted(map(repr, again.points)) == sorted(map(repr, findings.points))
 
