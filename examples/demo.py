@@ -34,8 +34,7 @@ evaluate: {{sparsities: [0.8], attacks: [pgd], images: {images}, interpret: true
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--target", choices=DOMAINS, default="rotated", help="the unseen domain")
-    numbers = {"dense-steps": 400, "steps": 500, "seed": 0, "images": 25, "threads": os.cpu_count()}
-    for name, default in numbers.items():
+    for name, default in {"dense-steps": 400, "steps": 500, "seed": 0, "images": 25, "threads": os.cpu_count()}.items():
         parser.add_argument(f"--{name}", type=int, default=default)
     parser.add_argument("--sparsities", type=float, nargs="+", default=[0.2, 0.4, 0.6, 0.8, 0.9])
     parser.add_argument("--out", type=Path, default=Path("runs/demo"))

@@ -25,6 +25,7 @@ from dap.runs.shipping import open_ladder
 from dap.runs.subjects import open_subjects
 from dap.structure import remove_channels
 from data.small_suites import make_folder
+from small_studies import write_as_before
 
 TRAIN = "train pets --targets night --train.steps 4 --train.freeze-norms false --backbone small_resnet --weights null"
 PRUNE = "prune dense --sparsities 0.3,0.6 --prune.steps 8 --prune.batch-size 4 --prune.target-sparsity 0.7"
@@ -205,6 +206,9 @@ def test_patterns_are_checked(export, made):
     shutil.copytree("pattern", "broken")
     masks = Masks.load("broken/2-of-4/masks.safetensors")
     Masks({name: torch.ones_like(masks[name]) for name in masks}).save("broken/2-of-4/masks.safetensors")
+    write_as_before(Path("broken/2-of-4/result.json"))  # digests would notice it first
+    for name in ("result.json", "dense.json"):
+        write_as_before(Path("broken", name))
     wrong = export("broken", "--out", "none.safetensors", code=1)["error"]
     assert "breaks the pattern 2:4: output 0" in wrong
 

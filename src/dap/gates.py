@@ -147,8 +147,8 @@ class GateLayout:
         """The share of weights that `threshold(logits)` cuts."""
         kept = torch.zeros((), dtype=torch.int64, device=logits.device)
         for site in self.sites:
-            parts = logits[site.start : site.stop].split(_CHUNK)
-            kept += sum(torch.count_nonzero(part > 0) for part in parts).clamp(min=1) * site.fan
+            counts = [torch.count_nonzero(part > 0) for part in logits[site.start : site.stop].split(_CHUNK)]
+            kept += torch.stack(counts).sum().clamp(min=1) * site.fan
         return 1 - kept.item() / self.total
 
     def threshold(self, logits: Tensor, allow_empty: bool = False) -> Masks:

@@ -178,7 +178,7 @@ class MaskedModel:
         """
         with torch.enable_grad():
             leaves = {name: weight.detach().requires_grad_() for name, weight in self.weights.items()}
-            reached = _leaves_of(Outputs.of(self(leaves, inputs)).logits)
+            reached = _leaves_of(Outputs.of(self(leaves, inputs.clone())).logits)  # it may write to its inputs
         unused = [name for name, leaf in leaves.items() if id(leaf) not in reached]
         return unused if len(unused) < len(leaves) else []
 

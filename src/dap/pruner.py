@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from dap.backward import domain_gradients, task_gradient
+from dap.batches import check_batch
 from dap.config import PruneConfig
 from dap.errors import DapError
 from dap.gates import GateLayout, Pieces, Shape, by_weight, pull, relax, relax_gradient, weigh
@@ -127,11 +128,15 @@ class Pruner:
         label, a NaN) leaves the pruner as it was before the step.
         """
         check_domains(self.config, batches)
+        known = self.unused
         try:
             batches = to_device(batches, self.device)
-            if self.unused is None:
+            if known is None:
                 self._leave_out(self._find_unused(batches))
             return self._step(self.steps_done + 1, batches)
+        except BaseException:
+            self._leave_out(known)
+            raise
         finally:
             # Under a long-lived autocast its cache would keep the masked weights of every step.
             torch.clear_autocast_cache()
@@ -190,10 +195,14 @@ class Pruner:
         """The weights that no domain's forward pass uses. Channels are found by such a pass already."""
         if isinstance(self.granularity, Channels):
             return ()
+        for domain, (inputs, labels) in batches.items():
+            check_batch(domain, inputs, labels)
         unused = set.intersection(*(set(self.masked.unused(inputs)) for inputs, _ in batches.values()))
         return tuple(name for name in self.masked.weights if name in unused)
 
     def _leave_out(self, unused: tuple[str, ...] | None) -> None:
+        if unused == self.unused:
+            return
         if unused:
             warn_unused(unused, self.masked.every)
         if unused or self.unused:

@@ -63,7 +63,7 @@ def read_tensors(path: str | Path) -> tuple[dict[str, Tensor], dict[str, str]]:
 def inflate(packed: bytes, most: int | None = None) -> bytes:
     """Decompress what zlib compressed, but not more than `most` bytes, or than JSON could honestly become.
 
-    >>> inflate(zlib.compress(bytes(2**30)))
+    >>> inflate(zlib.compress(bytes(2**24)))
     Traceback (most recent call last):
     dap.reading.Malformed: compressed text is longer than 4,194,304 bytes
     """

@@ -15,6 +15,7 @@ from dap.report import Findings, all_tables, read_records
 from dap.report.origin import origin_of
 from dap.report.page import Contents, Page, vega
 from dap.report.writing import read_contents, watch_page, write_files, write_page
+from dap.run_files import write_json
 
 
 def test_a_study_that_has_just_begun(study, tmp_path):
@@ -67,7 +68,7 @@ def test_watching_ends_with_the_study(study, tmp_path):
     late.write_bytes(kept)
     assert "20 of 20 runs are done" in next(news)
     assert next(news, None) is None
-    (late.parent / "failure.json").write_text('{"error": "no room"}')
+    write_json(late.parent / "failure.json", {"error": "no room"})
     late.unlink()
     assert "1 failed. The first failure:" in next(watch_page(folder, tmp_path / "failed.html", pause=0.05))
     assert '<meta http-equiv="refresh"' not in (tmp_path / "failed.html").read_text()  # nothing is to come
