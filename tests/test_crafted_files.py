@@ -54,7 +54,9 @@ def tensor_kind(path: Path, load: Callable[[], Any], seal: Callable[[Tensors], N
             path.write_bytes(mutate_bytes(honest, rng))
             return
         for _ in range(rng.choice([1, 1, 2])):
-            with suppress(ValueError, LookupError, TypeError, AttributeError, RecursionError, zlib.error):  # it was changed before
+            with suppress(
+                ValueError, LookupError, TypeError, AttributeError, RecursionError, zlib.error
+            ):  # it was changed before
                 file.mutate(rng)
         if right:
             with suppress(Exception):  # what the parser does not read has no checksum
@@ -378,6 +380,57 @@ def test_a_file_without_its_checksum_is_predicted_with_when_asked_for(tmp_path: 
     with pytest.raises(DapError, match="has no checksum: export it again, or .* --allow-unverified"):
         predict_images(*files)
     assert predict_images(*files, allow_unverified=True) == 0
+
+
+def elsewhere(model: onnx.ModelProto, folder: Path) -> None:
+    weight = model.graph.initializer[0]
+    (folder / "weights").write_bytes(weight.raw_data or np.array(weight.float_data, np.float32).tobytes())
+    for name in ("raw_data", "float_data"):
+        weight.ClearField(name)
+    weight.data_location = TensorProto.EXTERNAL
+    weight.external_data.add(key="location", value="weights")
+
+
+def in_a_node(model: onnx.ModelProto, folder: Path) -> None:
+    elsewhere(model, folder)
+    weight = model.graph.initializer.pop()
+    model.graph.node.insert(0, helper.make_node("Constant", [], ["w"], value=weight))
+
+
+def without_inputs(model: onnx.ModelProto, folder: Path) -> None:
+    model.graph.ClearField("node")
+    model.graph.ClearField("input")
+    model.graph.node.append(helper.make_node("Identity", ["w"], ["logits"]))
+
+
+def more_classes(model: onnx.ModelProto, folder: Path) -> None:
+    weight = helper.make_tensor("w", TensorProto.FLOAT, [5, 192], np.ones(5 * 192, np.float32))
+    model.graph.initializer[0].CopyFrom(weight)
+
+
+def words(model: onnx.ModelProto, folder: Path) -> None:
+    model.graph.node[-1].output[0] = "floats"
+    model.graph.node.append(helper.make_node("Cast", ["floats"], ["logits"], to=TensorProto.STRING))
+    model.graph.output[0].type.tensor_type.elem_type = TensorProto.STRING
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        (elsewhere, "weights are elsewhere"),
+        (in_a_node, "weights are elsewhere"),
+        (without_inputs, "is damaged or not an ONNX file"),
+        (more_classes, "names 3 classes, and the model has"),
+        (words, "not logits"),
+    ],
+)
+def test_onnx_files_that_dap_does_not_write(change: Callable[..., None], why: str, tmp_path: Path) -> None:
+    kind, path = onnx_kind(tmp_path), tmp_path / "model.onnx"
+    model = onnx.load(path)
+    change(model, tmp_path)
+    exported.write_onnx(model, {entry.key: entry.value for entry in model.metadata_props}, path)
+    with pytest.raises(DapError, match=why):
+        kind.load()
 
 
 def test_a_cache_without_checksums_is_built_again(tmp_path: Path) -> None:

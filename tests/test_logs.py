@@ -1,4 +1,5 @@
 import os
+import shutil
 
 import pytest
 from torch.utils.data import TensorDataset
@@ -6,6 +7,7 @@ from torch.utils.data import TensorDataset
 from conftest import make_batches, make_model
 from dap.config import PruneConfig
 from dap.engine import Engine
+from dap.errors import DapError
 from dap.files import write_atomic
 from dap.learning import learn_masks
 from dap.runs import TrainSpec, read_metrics
@@ -38,6 +40,32 @@ def test_other_numbers_count_in_the_place_of_the_first(tmp_path):
     log(tmp_path, *rows(2, loss=0.25), *rows(3))
     log(tmp_path, *rows(2))
     assert read_metrics(tmp_path) == rows(1, 2, 3)
+
+
+@pytest.mark.parametrize("order", [(0, 1, 3), (1, 2, 3), (0, 2, 1, 3), (0, 1, 1, 2, 3), (0, 1, 2, 3, 3)])
+def test_rows_that_were_removed_moved_or_repeated_are_noticed(order, tmp_path):
+    lines = log(tmp_path, *rows(1, 2, 3, 4)).splitlines(keepends=True)
+    (tmp_path / "metrics.jsonl").write_bytes(b"".join(lines[number] for number in order))
+    for look in (read_metrics, log):
+        with pytest.raises(DapError, match=r"metrics.jsonl is damaged \(line \d: it is not the row that was written"):
+            look(tmp_path)
+
+
+def test_the_log_of_another_run_is_noticed(tmp_path):
+    log(tmp_path / "one", *rows(1, 2))
+    with working_in(tmp_path / "other", TrainSpec("digits", ("plain",)).resolved(), Engine()):
+        pass
+    shutil.copy(tmp_path / "one" / "metrics.jsonl", tmp_path / "other")
+    with pytest.raises(DapError, match=r"metrics.jsonl is damaged \(line 1: "):
+        read_metrics(tmp_path / "other")
+
+
+def test_a_checkpoint_covers_rows_that_are_in_the_log(tmp_path):
+    whole = log(tmp_path, *rows(1, 2, 3))
+    (tmp_path / "metrics.jsonl").write_bytes(whole[: whole.index(b"\n") + 1])
+    with pytest.raises(DapError, match="training is at step 4, and the row of the step before is missing"):
+        log(tmp_path, *rows(4))
+    assert log(tmp_path, *rows(2, 3)) == whole
 
 
 def test_a_log_is_on_disk_before_what_is_written_after_it(tmp_path, monkeypatch):

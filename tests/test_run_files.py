@@ -201,6 +201,18 @@ def test_other_logits_are_noticed(copied):
         evaluate_run(spec, copied / "again")
 
 
+def test_an_evaluation_of_another_run_is_noticed(copied):
+    moved = shutil.copytree(copied / "evaluated", dense_of(copied) / "evaluation-x")
+    with pytest.raises(DapError, match=rf"{moved}/result.json is damaged \(it is about a run that was in"):
+        read_findings(copied, read_records(copied))
+
+
+def test_what_a_pruning_began_with_must_be_there(copied):
+    (copied / "pruned" / "dense.json").unlink()
+    with pytest.raises(DapError, match=r"pruned/dense.json is missing: restore it"):
+        load_pruned(copied / "pruned", 0.5)
+
+
 def test_results_and_folders_of_other_runs_are_noticed(copied, capsys):
     dense = dense_of(copied)
     shutil.copy(copied / "evaluated" / "result.json", dense / "result.json")

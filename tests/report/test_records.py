@@ -17,6 +17,8 @@ from dap.report.figures import dynamics, layers
 from dap.report.tables import image_differences, overview
 from dap.report.writing import read_contents
 from dap.runs import evaluate_run, read_spec
+from dap.runs.evaluating import content_of
+from dap.runs.opening import place_of
 from dap.specs import EvaluateSpec, TrainSpec, folder_name, identity, read
 from dap.studies.work import work_on
 from small_studies import THREE, make_study, write_as_before

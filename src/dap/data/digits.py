@@ -147,7 +147,7 @@ def _read(path: Path) -> dict[str, Tensor] | None:
 
 def _plausible(tensors: dict[str, Tensor], domain: str) -> bool:
     images, labels = (tensors[f"{domain}.{part}"] for part in _PARTS)
-    fits = labels.ndim == 1 and images.shape == (len(labels), 3, SIDE, SIDE)
+    fits = labels.ndim == 1 and labels.numel() > 0 and images.shape == (len(labels), 3, SIDE, SIDE)
     return fits and images.dtype == labels.dtype == torch.uint8 and bool((labels < 10).all())
 
 
