@@ -41,6 +41,7 @@ class Kind:
     """`load` gives what a file holds, in a form that can be compared; `seal` makes its checksums right again."""
 
     honest: Any
+    restore: Callable[[], object]  # writes the honest file
     change: Callable[[Any, random.Random, bool], None]  # writes a changed file, with right checksums or not
     load: Callable[[], Any]
 
@@ -63,8 +64,7 @@ def tensor_kind(path: Path, load: Callable[[], Any], seal: Callable[[Tensors], N
                 seal(file)
         path.write_bytes(file.build())
 
-    path.write_bytes(honest)
-    return Kind(load(), change, load)
+    return Kind(load(), lambda: path.write_bytes(honest), change, load)
 
 
 def loaded(file: Tensors) -> dict[str, torch.Tensor]:
@@ -232,7 +232,7 @@ def onnx_kind(folder: Path) -> Kind:
         found = session.run(np.ones((2, session.channels, card.pixels, card.pixels), np.float32))
         return card, found.tobytes()
 
-    return Kind(load(), change, load)
+    return Kind(load(), lambda: path.write_bytes(honest), change, load)
 
 
 def cache_kind(folder: Path) -> Kind:
@@ -250,6 +250,9 @@ def cache_kind(folder: Path) -> Kind:
             sums = np.array([zlib.crc32(images[at : at + 192]) for at in range(0, len(images), 192)], np.uint32)
             whole = np.frombuffer(sizes[: len(sizes) // 8 * 8], np.int32)
             changed["sums"] = sums.tobytes() + np.uint32(cache._total(whole, sums)).tobytes()
+        write(changed)
+
+    def write(changed: dict[str, bytes]) -> None:
         for name in (name for name in changed if changed[name] != written[name]):
             (home / name).write_bytes(changed[name])
         written.update(changed)
@@ -260,7 +263,7 @@ def cache_kind(folder: Path) -> Kind:
         assert ((sizes > 0).all(1) == store.readable).all()
         return images.tobytes(), sizes.tobytes()
 
-    return Kind(load(), change, load)
+    return Kind(load(), lambda: write(honest), change, load)
 
 
 KINDS = {
@@ -277,11 +280,13 @@ KINDS = {
 
 def attack(kind: Kind, count: int, seed: int) -> dict[str, int]:
     """Try `count` changed files, every other one with right checksums: how many were refused, and the peak memory."""
-    rng, refused = random.Random(seed), 0
-    reset_peak()
-    assert kind.load() == kind.honest
-    honest = peak_memory()
+    rng, refused, honest = random.Random(seed), 0, 0
     for number in range(count):
+        if number == count // 20:  # whatever is loaded on first use is there by now
+            kind.restore()
+            reset_peak()
+            assert kind.load() == kind.honest
+            honest = peak_memory()
         right = number % 2 == 1
         kind.change(None, rng, right)
         try:
@@ -300,8 +305,7 @@ def test_only_what_is_sound_is_loaded(name: str, count: int, tmp_path: Path) -> 
     found = attack(kind, count, seed=count)
     print(name, found)
     assert found["refused"] > count / 2
-    assert found["peak"] < 2 * found["honest"]
-    assert found["peak"] < found["honest"] + 2**28
+    assert found["peak"] < found["honest"] + 2**25  # of a process of 300 MB; a bomb alone would be twice that
 
 
 def crafted_masks(bits: bytes, layout: bytes) -> bytes:
