@@ -1,3 +1,4 @@
+import json
 import os
 import shutil
 
@@ -5,13 +6,15 @@ import pytest
 from torch.utils.data import TensorDataset
 
 from conftest import make_batches, make_model
-from dap.config import PruneConfig
+from dap.config import PruneConfig, TrainConfig
 from dap.engine import Engine
 from dap.errors import DapError
 from dap.files import write_atomic
 from dap.learning import learn_masks
-from dap.runs import TrainSpec, read_metrics
+from dap.report import read_records
+from dap.runs import TrainSpec, read_metrics, train_dense
 from dap.runs.folder import working_in
+from small_studies import small_suite, write_as_before
 
 SPEC = TrainSpec("digits", ("rotated",))
 
@@ -100,3 +103,29 @@ def test_a_new_attempt_forgets_the_failure_of_the_last(tmp_path):
     assert (tmp_path / "failure.json").exists()
     with working_in(tmp_path, SPEC.resolved(), Engine()):
         assert not (tmp_path / "failure.json").exists()
+
+
+def test_a_run_that_an_earlier_version_began_is_resumed(tmp_path):
+    config = TrainConfig(steps=6, batch_size=4, freeze_norms=False, learning_rate=1e-3)
+    options = {"pixels": 16, "backbone": "small_resnet", "weights": None, "train": config}
+    spec, run = TrainSpec(str(small_suite()), ("rotated",), **options), tmp_path / "run"
+
+    def stop(stats):
+        if stats.step == 4:
+            raise OSError("the lamp went out")
+
+    with pytest.raises(OSError, match="lamp"):
+        train_dense(spec, run, on_step=stop)
+    first, *_, last = read_metrics(run)
+    (run / "metrics.jsonl").write_text(f'{json.dumps(first)}\n{{"stage": "trai\n{json.dumps(last)}\n')
+    for file in run.glob("*.json"):
+        write_as_before(file)
+    train_dense(spec, run)
+    train_dense(spec, tmp_path / "whole")
+    assert [row["step"] for row in read_metrics(run)] == [1, 4, 5, 6]
+    for name in ("result.json", "model.safetensors"):
+        assert (run / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
+    unseen = [[record.unseen for record in read_records(place)] for place in (run, tmp_path / "whole")]
+    assert unseen[0] == unseen[1]
+        record.unseen for record in read_records(tmp_path / "whole")
+    ]
