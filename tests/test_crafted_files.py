@@ -5,7 +5,7 @@ import random
 import zlib
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +29,7 @@ from dap.export import onnx as exported
 from dap.layout import MODEL, OBJECTIVE
 from dap.models import ModelCard, load_classifier, load_sparse, save_sparse, saved, small_resnet, sparse
 from dap.objectives import Dann
+from dap.runs.subjects import open_subjects
 from data.small_suites import make_listing
 from mutations import Tensors, bits_of, mutate_bytes, mutate_text, peak_memory, reset_peak
 
@@ -360,13 +361,30 @@ def test_recipes_that_the_tensors_do_not_fit(recipe: dict[str, Any], why: str, t
 
 @pytest.mark.parametrize(
     ("field", "value"),
-    [("pixels", "8"), ("pixels", 0), ("std", [0, 1, 1]), ("mean", [float("nan")] * 3), ("std", [1, 1]), ("more", 1)],
+    [
+        ("pixels", "8"),
+        ("pixels", 0),
+        ("std", [0, 1, 1]),
+        ("std", [1e-320] * 3),
+        ("mean", [1e300] * 3),
+        ("mean", [float("nan")] * 3),
+        ("std", [1, 1]),
+        ("more", 1),
+    ],
 )
 def test_cards_that_prepare_no_image(field: str, value: Any) -> None:
     card = {"class_names": ["a"], "pixels": 8, "mean": [0, 0, 0], "std": [1, 1, 1]}
     assert ModelCard.parse(card, 1).pixels == 8
     with pytest.raises(DapError):
         ModelCard.parse({**card, field: value}, 1)
+
+
+@pytest.mark.parametrize("change", [{"suite": [[]]}, {"targets": 3}, {"targets": [1]}, {"seed": "x"}, {"listings": 1}])
+def test_notes_that_name_no_images(change: dict[str, Any], tmp_path: Path) -> None:
+    notes = {"suite": "digits", "targets": ["plain"], "seed": 0, **change}
+    dap.models.save_classifier(small_resnet(3, width=1), tmp_path / "model", replace(CARD, notes=notes))
+    with pytest.raises(DapError, match="model is damaged or not a classifier file .* is not "):
+        open_subjects(tmp_path / "model")
 
 
 def test_a_file_without_its_checksum_is_predicted_with_when_asked_for(tmp_path: Path, capsys: Any) -> None:

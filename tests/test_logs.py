@@ -127,5 +127,3 @@ def test_a_run_that_an_earlier_version_began_is_resumed(tmp_path):
         assert (run / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
     unseen = [[record.unseen for record in read_records(place)] for place in (run, tmp_path / "whole")]
     assert unseen[0] == unseen[1]
-        record.unseen for record in read_records(tmp_path / "whole")
-    ]
