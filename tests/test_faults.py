@@ -56,14 +56,31 @@ def test_a_full_disk_and_then_a_larger_one(mounted, tmp_path):
 
 
 def test_a_read_only_disk(mounted, tmp_path):
+    """Nothing is computed that could not be kept."""
     (tmp_path / "study.yaml").write_text(THREE)
     done = mounted(
         f"""
         mount -t tmpfs -o ro tmpfs $DISK
         $DAP {TRAIN} --out $DISK/run; echo "exit $?"
-        $DAP study run study.yaml --out $DISK/runs --workers 1 --json; echo "exit $?"
+        $DAP study run study.yaml --out $DISK/run --workers 1 --json; echo "exit $?"
+        $DAP evaluate . --out $DISK/run; echo "exit $?"
+        $DAP export . --out $DISK/run; echo "exit $?"
+        $DAP report . --out $DISK/run; echo "exit $?"
         """
     )
-    assert f"dap: {tmp_path}/disk/run: Read-only file system\n" in done.stderr
-    assert "Traceback" not in done.stderr
-    assert [line for line in done.stdout.splitlines() if line.startswith("exit")] == ["exit 1", "exit 1"]
+    line = f"dap: {tmp_path}/disk cannot be written to: choose another place for {tmp_path}/disk/run"
+    assert done.stderr.splitlines() == [line] * 5
+    assert done.stdout.splitlines() == ["exit 1"] * 5
+
+
+def test_a_report_on_a_full_disk_names_the_file(mounted, tmp_path):
+    run = Path(__file__).parents[1] / "docs" / "results" / "pacs" / "prune-0220f95d1a50"
+    done = mounted(
+        f"""
+        mount -t tmpfs -o size=64k tmpfs $DISK
+        $DAP report {run} --out $DISK/page.html; echo "exit $?"
+        find $DISK -name '.*.????????' | wc -l
+        """
+    )
+    assert done.stderr == f"dap: {tmp_path}/disk/page.html: No space left on device\n"
+    assert done.stdout.splitlines() == ["exit 1", "0"]

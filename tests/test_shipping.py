@@ -13,15 +13,19 @@ import onnx
 import pytest
 import safetensors.torch
 import torch
+from torch import nn
+from torch.utils.data import TensorDataset
 
 from dap.cli import main
+from dap.errors import DapError
 from dap.evaluation import accuracy
 from dap.export import open_onnx
 from dap.export.int8 import Runtime
 from dap.masks import Masks
 from dap.models import small_resnet
 from dap.runs import load_pruned
-from dap.runs.shipping import open_ladder
+from dap.runs.shipping import _validation, open_ladder
+from dap.runs.sources import Sources
 from dap.runs.subjects import open_subjects
 from dap.structure import remove_channels
 from data.small_suites import make_folder
@@ -219,3 +223,9 @@ def test_what_fits_no_run_is_one_line(export):
     assert "choose one with --sparsity 0.3, 0.6" in export("weights", "--out", "none.onnx", code=1)["error"]
     wrong = export("dense", "--target-sparsity", "0.5", "--out", "none.onnx", code=1)["error"]
     assert wrong == "dap: dense is a dense training: prune it first, or leave the sparsity out\n"
+
+
+def test_errors_about_images_name_the_domain():
+    sources = Sources({}, {"photo": TensorDataset(torch.eye(2), torch.tensor([0, 7]))}, {})
+    with pytest.raises(DapError, match="domain 'photo': label 7 is out of range"):
+        _validation({"file": nn.Identity()}, sources, lambda *_: None)

@@ -1,14 +1,15 @@
 """Wrong usage of every verb: one line that names the thing, a code that is not 0, and nothing left behind."""
 
-import errno
+import json
+import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
 from dap.cli import main
-from dap.files import write_atomic
 
 QUICK = ["--backbone", "small_resnet", "--weights", "null", "--train.freeze-norms", "false"]
 TRAIN = ["train", "digits", "--out", "new", "--targets", "plain", *QUICK]
@@ -16,6 +17,7 @@ PRUNE = ["prune", "elsewhere", "--out", "new"]
 OWN = ["prune", "a.b:c", "--suite", "digits", "--out", "new"]
 EVALUATE, EXPORT = ["evaluate", "elsewhere"], ["export", "elsewhere", "--out", "new"]
 RUN, STATUS, REPORT = ["study", "run"], ["study", "status"], ["report"]
+BOMBS = ("laughs.yaml", "merged.yaml", "itself.yaml", "chain.yaml")  # aliases that stand for more than memory holds
 
 WRONG: list[tuple[list[str], str]] = [  # what is given, and what the line names
     *((words, words[-1]) for words in (["dance"], ["study"], ["study", "dance"], ["data"], ["data", "dance"])),
@@ -68,10 +70,10 @@ WRONG: list[tuple[list[str], str]] = [  # what is given, and what the line names
     *(([*TRAIN, "--targets", value], "targets") for value in ("plain,plain", "", ",", "plain,", "plain, plain")),
     ([*TRAIN, "--targets", "moon"], "moon"),
     ([*TRAIN, "--targets", "plain,rotated,outline,textured"], "every domain"),
-    *(([*TRAIN, "--out", value], "out") for value in ("", "a\0b")),
-    ([*TRAIN, "--out", "file"], "file"),
-    ([*TRAIN, "--out", "file/below"], "file"),
-    *(([*TRAIN, "--config", name], "config") for name in ("binary", "deep.yaml", "gone.yaml", "list.yaml", ".")),
+    *(
+        ([*TRAIN, "--config", name], f"--config {name}")
+        for name in ("binary", "deep.yaml", "gone.yaml", "list.yaml", "nul.yaml", ".", *BOMBS)
+    ),
     ([*TRAIN, "--config", "wrong.yaml"], "wrong"),
     (["train", "gone", *TRAIN[2:]], "gone"),
     (["train", "gone.csv", *TRAIN[2:]], "gone.csv"),
@@ -87,8 +89,6 @@ WRONG: list[tuple[list[str], str]] = [  # what is given, and what the line names
     (OWN, "a.b:c"),
     ([*OWN, "--targets", "plain,plain"], "plain"),
     ([*OWN, "--pixels", "0"], "pixels"),
-    ([*PRUNE, "--out", ""], "out"),
-    ([*PRUNE, "--out", "file"], "file"),
     ([*PRUNE, "--method", "luck"], "luck"),
     ([*PRUNE, "--sparsities", "much"], "sparsities"),
     ([*PRUNE, "--sparsities", ""], "sparsities"),
@@ -118,34 +118,62 @@ WRONG: list[tuple[list[str], str]] = [  # what is given, and what the line names
     ([*EVALUATE, "--attacks", "luck"], "attacks"),
     ([*EVALUATE, "--severities", "9"], "severities"),
     ([*EVALUATE, "--severities", "x"], "severities"),
+    ([*EVALUATE, "--severities", "0"], "severities"),
+    ([*EVALUATE, "--severities", ","], "severities"),
     ([*EVALUATE, "--images", "0"], "images"),
     ([*EVALUATE, "--restarts", "0"], "restarts"),
-    ([*EVALUATE, "--out", ""], "out"),
     (["evaluate", ""], "run"),
     (["evaluate", "file"], "file"),
     (EXPORT, "elsewhere"),
     ([*EXPORT, "--format", "zip"], "format"),
     ([*EXPORT, "--dtype", "int3"], "dtype"),
     ([*EXPORT, "--threads", "-1"], "threads"),
-    ([*EXPORT, "--max-size", "huge"], "huge"),
-    ([*EXPORT, "--target-latency", "soon"], "soon"),
-    ([*EXPORT, "--out", ""], "out"),
-    ([*EXPORT, "--out", "empty"], "empty"),
+    (["export", "empty", "--out", "new", "--max-size", "huge"], "huge"),
+    (["export", "empty", "--out", "new", "--target-latency", "soon"], "soon"),
     ([*EXPORT, "--int8"], "int8"),
     ([*EXPORT, "--sparsity", "0.5", "--max-size", "1MB"], "choose one"),
     (["predict", "gone.onnx", "x.png"], "gone.onnx"),
-    (["predict", "file", "x.png"], "file"),
+    (["predict", "file", "x.png"], "x.png"),
+    (["predict", "file", "file"], "file"),
+    (["predict", "file", "file", "--threads", "-1"], "threads"),
+    # ---- where results go: folders, and files
+    *(
+        ([*words, option, value], named)
+        for words, option in (
+            (TRAIN, "--out"),
+            (PRUNE, "--out"),
+            (["evaluate", "file"], "--out"),
+            ([*RUN, "study.yaml"], "--out"),
+            (["report", "empty"], "--files"),
+        )
+        for value, named in {
+            "": "is empty",
+            "a\0b": "NUL",
+            "file": "must be a folder",
+            "file/below": "cannot be in it",
+        }.items()
+    ),
+    *(
+        ([*words, "--out", value], named)
+        for words in (["export", "empty"], ["report", "empty"])
+        for value, named in {
+            "": "out is empty",
+            "a\0b": "NUL",
+            "empty": "is no file",
+            "file/below": "cannot be in it",
+        }.items()
+    ),
     # ---- studies, reports, data
     *(
         ([*words, name], name)
         for words in (RUN, STATUS, ["study", "retry"])
-        for name in ("gone.yaml", "binary", "deep.yaml", "nul.yaml", "list.yaml", "wrong.yaml", "empty")
+        for name in ("gone.yaml", "binary", "deep.yaml", "nul.yaml", "list.yaml", "wrong.yaml", "empty", *BOMBS)
     ),
+    *(([*words, "many.yaml"], "threads, seed, pixels stand for") for words in (RUN, STATUS)),
     ([*RUN, "study.yaml", "--workers", "0"], "workers"),
     ([*RUN, "study.yaml", "--shard", "3/2"], "shard"),
     ([*RUN, "study.yaml", "--gpus", "1"], "gpus"),
     ([*RUN, "study.yaml", "--engine", "spark"], "engine"),
-    ([*RUN, "study.yaml", "--out", "file"], "file"),
     ([*REPORT, "gone"], "gone"),
     ([*REPORT, "empty"], "empty"),
     ([*REPORT, "file"], "file"),
@@ -165,6 +193,16 @@ def place(tmp_path_factory) -> Path:
         (folder / name).write_bytes(bytes(range(256)))
     (folder / "deep.yaml").write_text("train: " + "[" * 3000 + "]" * 3000)
     (folder / "nul.yaml").write_text('train: {suite: "a\\0b"}')
+    start = "train: {suite: digits, target: plain}\nprune:\n  prune:\n    adam_betas: &a0 [0.9, 0.9]\n"
+    lists = "".join(f"    a{i}: &a{i} [{','.join([f'*a{i - 1}'] * 10)}]\n" for i in range(1, 12))
+    (folder / "laughs.yaml").write_text(start + lists)
+    merges = "".join(f"a{i}: &a{i} {{<<: [{','.join([f'*a{i - 1}'] * 10)}]}}\n" for i in range(1, 12))
+    (folder / "merged.yaml").write_text(f"a0: &a0 {{threads: 1}}\n{merges}")
+    (folder / "itself.yaml").write_text("train: &train\n  suite: digits\n  options: [*train]\n")
+    chain = "".join(f"a{i}: &a{i} [*a{i - 1}]\n" for i in range(1, 900))
+    (folder / "chain.yaml").write_text(f"a0: &a0 [1]\n{chain}")
+    choices = "".join(f"  {name}: [{','.join(map(str, range(1, 1000)))}]\n" for name in ("seed", "pixels", "threads"))
+    (folder / "many.yaml").write_text(f"train:\n  suite: digits\n  target: plain\n{choices}")
     (folder / "list.yaml").write_text("- 1\n- 2\n")
     (folder / "wrong.yaml").write_text("wrong: 1\n")
     (folder / "study.yaml").write_text("train: {suite: digits, target: plain, backbone: small_resnet, weights: null}\n")
@@ -193,30 +231,66 @@ def test_there_are_many():
     assert len(WRONG) >= 120
 
 
-@pytest.mark.parametrize(
-    "arguments", [[*TRAIN, "--train.steps", "-5"], [*TRAIN, "--threads", "-1"], [*PRUNE, "--prune.steps", "0"]]
-)
-def test_values_are_refused_before_torch_is_imported(arguments, place):
-    program = f"import sys; from dap.cli import main; code = main({arguments}); assert 'torch' not in sys.modules"
-    program += "; sys.exit(code)"
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, cwd=place)
-    assert (done.returncode, done.stderr.count("\n")) == (1, 1), done.stderr
+def in_a_process(arguments: list[str], place: Path, **options) -> subprocess.CompletedProcess[str]:
+    program = "import sys; from dap.cli import main; sys.exit(main())"
+    return subprocess.run([sys.executable, "-c", program, *arguments], text=True, cwd=place, **options)
 
 
-def test_in_a_process_of_its_own(place):
-    for arguments in (["study"], [*TRAIN, "--devices", "99"], [*TRAIN, "--train.batch-size", "100000000"]):
-        program = f"import sys\nfrom dap.cli import main\nsys.exit(main({arguments}))"
-        done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, cwd=place)
-        assert done.returncode in (1, 2)
-        assert done.stderr.count("\n") == 1, done.stderr
+def test_values_are_refused_before_torch_is_imported(place):
+    early = [
+        *([*TRAIN, "--train.steps", "-5"], [*TRAIN, "--threads", "-1"], [*TRAIN, "--targets", "plain,plain"]),
+        *([*PRUNE, "--prune.steps", "0"], [*PRUNE, "--out", "file"], [*RUN, "deep.yaml"], [*RUN, "many.yaml"]),
+        *([*RUN, "study.yaml", "--out", "file"], [*RUN, "study.yaml", "--workers", "0"], [*REPORT, "gone"]),
+        *([*REPORT, "empty", "--out", "empty"], EVALUATE, [*EVALUATE, "--severities", "9"]),
+        *([*EVALUATE, "--attacks", "luck"], ["evaluate", "file", "--out", "file"], EXPORT, [*EXPORT, "--int8"]),
+        *([*EXPORT, "--threads", "0"], ["export", "empty", "--out", "empty"]),
+        *(
+            ["predict", "gone.onnx", "file"],
+            ["predict", "file", "gone.png"],
+            ["predict", "file", "file", "--threads=0"],
+        ),
+    ]
+    program = (
+        "import json, sys; from dap.cli import main\n"
+        "for arguments in json.load(sys.stdin):\n"
+        "    assert main(arguments) == 1 and 'torch' not in sys.modules, arguments"
+    )
+    options = {"input": json.dumps(early), "capture_output": True, "text": True, "cwd": place}
+    done = subprocess.run([sys.executable, "-c", program], **options)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count("\n") == len(early)
 
 
-def test_a_full_disk_is_said_of_the_file(tmp_path, monkeypatch):
-    def full(*_: object) -> int:
-        raise OSError(errno.ENOSPC, "No space left on device")
+@pytest.mark.parametrize("arguments", [["study"], [*TRAIN, "--devices", "99"]], ids=["no verb", "too many devices"])
+def test_in_a_process_of_its_own(arguments, place):
+    done = in_a_process(arguments, place, capture_output=True)
+    assert done.returncode in (1, 2)
+    assert done.stderr.count("\n") == 1, done.stderr
 
-    monkeypatch.setattr(Path, "write_bytes", full)
-    with pytest.raises(OSError, match="report.html") as caught:
-        write_atomic(tmp_path / "report.html", b"page")
-    assert caught.value.errno == errno.ENOSPC
-    assert list(tmp_path.iterdir()) == []
+
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+@pytest.mark.parametrize("arguments", [["--version"], ["--help"], ["completion", "bash"]], ids=lambda words: words[0])
+def test_output_that_nobody_takes(arguments, unbuffered, place):
+    """A full disk is one line, a reader that has left at most one, without a traceback."""
+    environment = {**os.environ, "PYTHONUNBUFFERED": unbuffered}
+    with open("/dev/full", "w") as full:
+        done = in_a_process(arguments, place, stdout=full, stderr=subprocess.PIPE, env=environment)
+    assert done.returncode == 1
+    assert done.stderr.startswith("dap: ")
+    assert done.stderr.endswith("No space left on device\n")
+    assert done.stderr.count("\n") == 1
+    reader, writer = os.pipe()
+    os.close(reader)
+    done = in_a_process(arguments, place, stdout=writer, stderr=subprocess.PIPE, env=environment)
+    os.close(writer)
+    assert done.returncode in (1, 141)
+    assert done.stderr in ("", "dap: Broken pipe\n")
+
+
+def test_help_is_there_at_once(place):
+    seconds = []
+    for _ in range(5):
+        start = time.perf_counter()
+        assert in_a_process(["--help"], place, stdout=subprocess.DEVNULL).returncode == 0
+        seconds.append(time.perf_counter() - start)
+    assert min(seconds) < 0.5

@@ -26,24 +26,24 @@ def as_batch(found: Any, origin: str) -> tuple[Tensor, Tensor]:
 def check_batch(domain: str, inputs: Tensor, labels: Tensor, mixed: bool = True) -> None:
     """`mixed` says whether labels may be probabilities. A domain without a name is ""."""
     if len(inputs) == 0:
-        raise DapError(f"{_called(domain)} gave an empty batch: remove the domain or give it images")
+        raise DapError(f"{called(domain)} gave an empty batch: remove the domain or give it images")
     whole = labels.ndim == 1 and not labels.is_floating_point() and labels.dtype != torch.bool
     shares = mixed and labels.ndim == 2 and labels.is_floating_point()  # probabilities, of mixed images
     if len(labels) != len(inputs) or not (whole or shares):
         raise DapError(
-            f"{_called(domain)}: {len(inputs)} inputs need as many whole-number labels, "
+            f"{called(domain)}: {len(inputs)} inputs need as many whole-number labels, "
             f"not {tuple(labels.shape)} of {labels.dtype}"
         )
     if inputs.is_floating_point() and not torch.isfinite(inputs).all():
-        raise DapError(f"{_called(domain)}: the inputs hold NaN or infinity")
+        raise DapError(f"{called(domain)}: the inputs hold NaN or infinity")
 
 
 def check_labels(domain: str, labels: Tensor, classes: int) -> None:
     low, high = int(labels.min()), int(labels.max())
     if low < 0 or high >= classes:
         wrong = low if low < 0 else high
-        raise DapError(f"{_called(domain)}: label {wrong} is out of range, the model has {classes} classes")
+        raise DapError(f"{called(domain)}: label {wrong} is out of range, the model has {classes} classes")
 
 
-def _called(domain: str) -> str:
+def called(domain: str) -> str:
     return f"domain {domain!r}" if domain else "the images"

@@ -1,5 +1,6 @@
 """The command line: a table of verbs, and how they end."""
 
+import os
 import signal
 import sys
 from collections.abc import Callable, Sequence
@@ -34,7 +35,35 @@ VERBS: dict[str, Callable[..., int]] = {
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Exit codes: 0 for success, 1 for what a user can mend, 2 for wrong usage, 130 for Ctrl-C or SIGTERM."""
+    """Exit codes: 0 for success, 1 for what a user can fix, 2 for wrong usage, 130 for Ctrl-C or SIGTERM.
+
+    141, as shells have it, if the reader of the output has left, which is no error: `dap report … | head -1`.
+    """
+    try:
+        return _run(arguments)
+    except DapError as error:
+        print(f"dap: {error}", file=sys.stderr)
+        return 1
+    except MemoryError:
+        print("dap: there is not enough memory: take smaller batches or images", file=sys.stderr)
+        return 1
+    except OSError as error:
+        if _undelivered() is None:
+            print(f"dap: {f'{error.filename}: ' if error.filename else ''}{error.strerror or error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("dap: interrupted", file=sys.stderr)
+        return 130
+    finally:
+        if (error := _undelivered()) is not None:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python would try again, and complain
+            if isinstance(error, BrokenPipeError):
+                sys.exit(141)
+            print(f"dap: standard output: {error.strerror}", file=sys.stderr)
+            sys.exit(1)
+
+
+def _run(arguments: Sequence[str] | None) -> int:
     if arguments is None:  # the process is ours
         signal.signal(signal.SIGTERM, _as_ctrl_c)
     with suppress(AttributeError):  # names of files need not be text: one that cannot be printed is no reason to stop
@@ -52,20 +81,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     if verb == "prune":  # the model is what is pruned, with its name or without
         given = [argument.removeprefix("--model=") for argument in given if argument != "--model"]
+    return call(VERBS[verb], f"dap {verb}", given[len(verb.split()) :])
+
+
+def _undelivered() -> OSError | None:
+    """Why what was printed cannot be written, if it cannot."""
     try:
-        return call(VERBS[verb], f"dap {verb}", given[len(verb.split()) :])
-    except DapError as error:
-        print(f"dap: {error}", file=sys.stderr)
-        return 1
-    except MemoryError:
-        print("dap: there is not enough memory: take smaller batches or images", file=sys.stderr)
-        return 1
+        if sys.stdout is not None:  # as it is where a shell has closed it
+            sys.stdout.flush()
     except OSError as error:
-        print(f"dap: {f'{error.filename}: ' if error.filename else ''}{error.strerror or error}", file=sys.stderr)
-        return 1
-    except KeyboardInterrupt:
-        print("dap: interrupted", file=sys.stderr)
-        return 130
+        return error
+    return None
 
 
 def _as_ctrl_c(number: int, frame: Any) -> None:

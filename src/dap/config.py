@@ -304,6 +304,13 @@ class FinetuneConfig:
         return replace(dense, steps=self.steps, learning_rate=rate, check_every=every, swad=None, patience=None)
 
 
+def check_counts(**counts: int | None) -> None:
+    """Refuse a count below 1; None is left open."""
+    for name, count in counts.items():
+        if count is not None and count < 1:
+            raise DapError(f"{name} is {count}; it must be at least 1")
+
+
 def _check_seed(seed: int) -> None:
     if not isinstance(seed, int) or not 0 <= seed < 2**63:
         raise DapError(f"seed is {seed}; it must be a whole number from 0 to 2^63 − 1")

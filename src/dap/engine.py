@@ -13,6 +13,7 @@ from typing import Any, Protocol, TypeVar
 
 import torch
 
+from dap.config import check_counts
 from dap.errors import DapError
 from dap.objectives.objective import Batches
 from dap.parallel import ALONE, Ranks
@@ -85,8 +86,7 @@ def engine_on(device: str | None, precision: str = "32-true") -> Engine:
 @contextmanager
 def threads(count: int | None) -> Iterator[None]:
     """Inside, torch has so many threads."""
-    if count is not None and count < 1:
-        raise DapError(f"threads is {count}; it must be at least 1")
+    check_counts(threads=count)
     before = torch.get_num_threads()
     torch.set_num_threads(count or before)
     try:

@@ -50,9 +50,7 @@ def replacing(path: str | Path) -> Iterator[Path]:
     ...     temporary.write_text("whole")
     5
     """
-    path = Path(os.path.realpath(path))  # the file behind a link is written, not the link
-    if path.exists() and not path.is_file():
-        raise DapError(f"{path} is no file that can be written: give another name")
+    path = _file_behind(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     os.close(handle)
@@ -74,11 +72,46 @@ def replacing(path: str | Path) -> Iterator[Path]:
         raise
 
 
+def check_inside(folder: str | Path, path: str | Path) -> None:
+    """Refuse to write where a link leads out of `folder`, which may itself be a link, to another disk say."""
+    if not Path(os.path.realpath(path)).is_relative_to(os.path.realpath(folder)):
+        raise DapError(f"{path} leads out of {folder} through a link: remove the link, or put what it leads to there")
+
+
 def check_folder(out: str | Path) -> None:
-    """Refuse a folder that cannot be made because a file is in its place."""
-    for place in (Path(out), *Path(out).parents):
-        if place.exists() and not place.is_dir():
-            raise DapError(f"{place} is a file, and {out} must be a folder: give another name")
+    """Refuse a folder that cannot be made, before time is spent on what goes there."""
+    place = Path(os.path.realpath(out))
+    if place.exists() and not place.is_dir():
+        raise DapError(f"{out} is a file, and must be a folder: give another name")
+    if not place.exists():
+        _check_above(place, out)
+
+
+def check_file(out: str | Path) -> None:
+    """The same of a file."""
+    _check_above(_file_behind(out), out)
+
+
+def _file_behind(path: str | Path) -> Path:
+    """The file behind a link is written, not the link; and nothing but a file is replaced."""
+    place = Path(os.path.realpath(path))
+    if place.exists() and not place.is_file():
+        raise DapError(f"{place} is no file that can be written: give another name")
+    return place
+
+
+def _check_above(place: Path, out: str | Path) -> None:
+    above = next(folder for folder in place.parents if folder.exists())
+    if not above.is_dir():
+        raise DapError(f"{above} is a file, and {out} cannot be in it: give another name")
+    if not os.access(above, os.W_OK | os.X_OK):
+        raise DapError(f"{above} cannot be written to: choose another place for {out}")
+
+
+def check_there(path: str | Path, wanted: str) -> None:
+    """Refuse a path that leads nowhere."""
+    if not Path(path).exists():
+        raise DapError(f"there is no {path}: give {wanted}")
 
 
 def check_readable(path: str | Path) -> None:
@@ -87,6 +120,9 @@ def check_readable(path: str | Path) -> None:
         file.read(1)
 
 
-def write_atomic(path: str | Path, data: bytes) -> None:
+def write_atomic(path: str | Path, data: bytes, *, inside: str | Path | None = None) -> None:
+    """Write a whole file; if `inside` is given, only in that folder: see `check_inside`."""
+    if inside is not None:
+        check_inside(inside, path)
     with replacing(path) as temporary:
         temporary.write_bytes(data)

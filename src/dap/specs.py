@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import MISSING, asdict, dataclass, field, fields, is_dataclass, replace
 from typing import Any, Literal, Self
 
-from dap.config import UNSET, FinetuneConfig, PruneConfig, TrainConfig
+from dap.config import UNSET, FinetuneConfig, PruneConfig, TrainConfig, check_counts
 from dap.errors import DapError
 from dap.methods import BY_FLOPS, METHODS
 
@@ -199,6 +199,9 @@ class EvaluateSpec:
 
     def resolved(self) -> Self:
         _check(self)
+        known = EvaluateSpec.severities
+        if not self.severities or not set(self.severities) <= set(known):
+            raise DapError(f"severities is {list(self.severities)}; choose at least one from 1 to {len(known)}")
         return self if isinstance(self.run, str) else replace(self, run=self.run.resolved())
 
     def canonical(self) -> dict[str, Any]:
@@ -226,10 +229,8 @@ KINDS: dict[str, type[Spec]] = {cls.kind: cls for cls in (TrainSpec, BestSpec, P
 
 def _check(spec: Any) -> None:
     """Refuse what no run can do, whatever its images and its model."""
-    for name in ("threads", "pixels", "batches", "watch_every", "images", "restarts"):
-        value = getattr(spec, name, None)
-        if value is not None and value < 1:
-            raise DapError(f"{name} is {value}; it must be at least 1")
+    counts = ("threads", "pixels", "batches", "watch_every", "images", "restarts")
+    check_counts(**{name: getattr(spec, name, None) for name in counts})
     targets = getattr(spec, "targets", ())
     for target in targets:
         if not target:

@@ -27,5 +27,7 @@ def test_in_eval_mode_and_back():
 
 
 def test_no_images():
-    with pytest.raises(DapError, match="at least one image"):
+    with pytest.raises(DapError, match="the images needs at least one image"):
         accuracy(nn.Identity(), [])
+    with pytest.raises(DapError, match="domain 'photo' needs at least one image"):
+        accuracy(nn.Identity(), [], domain="photo")

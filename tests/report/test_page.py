@@ -14,7 +14,7 @@ from PIL import Image
 from dap.errors import DapError
 from dap.report import Record, all_tables
 from dap.report.origin import origin_of
-from dap.report.page import Contents, Page, vega
+from dap.report.page import VEGA, Contents, Page, vega
 from dap.report.writing import read_contents, write_page
 
 
@@ -254,11 +254,66 @@ def test_a_changed_address_changes_the_page(opened):
     assert "sparsity=0.3" in page.url
 
 
-def test_nothing_in_a_name_becomes_a_part_of_the_page(records, findings, study):
-    evil = "</script><img src=x onerror=alert(1)>"
-    renamed = [_renamed(record, evil) for record in records]
-    page = Page(Contents(renamed, findings, origin_of(study.folder), all_tables(renamed))).html()
-    assert "<img src=x" not in page.replace(vega(), "")
+EVIL = """</script><img src=x onerror="ran=1"><script>ran=1</script>'"`${ran=1}`{{ran=1}}<svg/onload=ran=1>"""
+
+
+def test_nothing_in_a_name_becomes_a_part_of_the_page(records, findings, study, opened, tmp_path):
+    """Its text is the name; the page runs nothing of it and asks for nothing, also where the mouse shows it."""
+    renamed = [_renamed(record, EVIL) for record in records]
+    origin = replace(origin_of(study.folder), title=EVIL, status=EVIL, commands=(EVIL,), documents={EVIL: EVIL})
+    write_page(Contents(renamed, findings, origin, all_tables(renamed)), tmp_path / "evil.html")
+    page = opened(address=(tmp_path / "evil.html").as_uri())
+    page.locator("#chart-accuracy-and-sparsity-0 .mark-symbol path").last.hover(force=True)
+    assert EVIL in page.locator("#vg-tooltip-element").inner_text()
+    page.locator("#sparsity").focus()
+    page.keyboard.press("ArrowLeft")
+    assert page.title() == EVIL == page.locator("h1").inner_text()
+    assert EVIL in page.locator("#chart-layers-0").locator("xpath=../h4").inner_text()
+    assert page.evaluate("[typeof ran, document.images.length, document.scripts.length]") == ["undefined", 0, 3]
+    assert page.asked == [(tmp_path / "evil.html").as_uri()]
+    assert page.said == []
+
+
+SCRIPT = """() => {
+  const script = document.createElement("script");
+  script.textContent = "window.ran = 1";
+  document.body.append(script);
+  const images = "<img src='data:,' onerror='window.ran = 1'><img src='http://127.0.0.1:9/x'>";
+  document.body.insertAdjacentHTML("beforeend", images);
+  setTimeout("window.ran = 1");
+}"""
+
+
+def test_the_page_runs_its_own_scripts_only_and_fetches_nothing(opened, file):
+    """Even if something got into it."""
+    page = opened()
+    page.evaluate(SCRIPT)
+    page.wait_for_timeout(200)
+    assert page.evaluate("typeof ran") == "undefined"
+    refused = [text for text in page.said if "Content Security Policy" in text]
+    assert len(refused) == 4
+    assert any("127.0.0.1" in text for text in refused)
+    assert "unsafe-eval" not in file.read_text().split("</head>")[0]
+
+
+def test_only_known_scripts_are_embedded(monkeypatch, tmp_path):
+    import vl_convert
+
+    monkeypatch.setenv("DAP_CACHE", str(tmp_path))
+    known = vega()
+    (kept,) = tmp_path.glob("vega-*.js")
+    kept.write_text("alert(1)")  # it is made again
+    assert vega() == known
+    kept.write_text("alert(1)")
+    monkeypatch.setattr(vl_convert, "javascript_bundle", lambda: "alert(1)")
+    with pytest.raises(DapError, match=r"pip install --force-reinstall vl-convert-python==[\w.]+$"):
+        vega()
+
+
+def test_the_known_scripts_are_those_of_the_installed_package():
+    place = Path(__file__).parents[2]
+    assert VEGA in (place / "constraints.txt").read_text().splitlines()
+    assert f'"{VEGA}"' in (place / "pyproject.toml").read_text()
 
 
 def _renamed(record: Record, name: str) -> Record:

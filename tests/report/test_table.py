@@ -57,7 +57,7 @@ def test_latex():
     assert r"\caption{A \& B. 50 \% of $\alpha$}" in text
     assert r" & \multicolumn{2}{c}{a\_b} \\" in text
     assert r"\cmidrule(lr){2-3}" in text
-    assert r"one | two & \underline{50.0 $\pm$ 1.0} & +10.0 [$-$5.0, +20.0] \\" in text
+    assert r"one \textbar{} two & \underline{50.0 $\pm$ 1.0} & +10.0 [$-$5.0, +20.0] \\" in text
     assert text.count(r"\textbf{70.0 $\pm$ 2.0}") == 2
     assert text.isascii()
 
@@ -78,7 +78,9 @@ def test_latex_compiles(records, findings, tmp_path):
     if shutil.which("pdflatex") is None:
         pytest.skip("needs pdflatex with booktabs (Debian: texlive-latex-recommended)")
     odd = replace(TABLE, name="odd", title="数字 ≥ 5", note="")
-    tables = [TABLE, odd, *all_tables(records, findings.robustness), *published(["PACS", "OfficeHome"])]
+    hostile = ("[5pt]", "*", "a--b|c", '"`', "a\\", "~^{}$%&#_<>", "Malmö Łódź", "a\fb\x1b\n\nc")
+    names = replace(TABLE, name="names", rows=tuple(Row((name, None, name)) for name in hostile))
+    tables = [TABLE, odd, names, *all_tables(records, findings.robustness), *published(["PACS", "OfficeHome"])]
     body = "\n".join(table.latex() for table in tables)
     (tmp_path / "all.tex").write_text(
         rf"\documentclass{{article}}\usepackage{{booktabs,graphicx}}\begin{{document}}{body}\end{{document}}"

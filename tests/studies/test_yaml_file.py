@@ -23,12 +23,22 @@ def test_blocks_can_be_taken_over(tmp_path):
     assert read_yaml(tmp_path / "a.yaml")["two"] == {"a": 1, "b": 3}
 
 
+def test_what_is_written_twice_is_no_bomb(tmp_path):
+    (tmp_path / "a.yaml").write_text("a: &a [1, 2]\nb: [*a, *a]\nc: &c 3\nd: [*c, [[*c]]]")
+    assert read_yaml(tmp_path / "a.yaml") == {"a": [1, 2], "b": [[1, 2], [1, 2]], "c": 3, "d": [3, [[3]]]}
+
+
 @pytest.mark.parametrize(
     ("content", "message"),
     [
         (b"prune: 1\ntrain: 2\nprune: 3", "line 1 is not sound YAML: 'prune' is there twice"),
         (b"a: [1", "line 1 is not sound YAML"),
         (b"\xff\xfe\x00\x01", "is no text: give a YAML file"),
+        (b'a: "x\\0"', "line 1 is not sound YAML: .* which no name can have"),
+        (b'a: "\\ud800"', "line 1 is not sound YAML: .* which no name can have"),
+        (b"a: &a [1, *a]", r"line 1 is not sound YAML: \*a is inside of what it stands for"),
+        (b"a: " + b"[" * 10**5, "line 1 is not sound YAML: it is nested deeper than 50 levels"),
+        (b"[" + b"1," * 100_001 + b"]", "line 1 is not sound YAML: it stands for more than 100,000 values"),
         (b"a: !!python/object:os.system {}", "is not sound YAML"),
     ],
 )

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
-from dap.batches import as_batch, check_batch, check_labels
+from dap.batches import as_batch, called, check_batch, check_labels
 from dap.errors import DapError
 from dap.masking import frozen, looking_at
 from dap.outputs import Outputs
@@ -68,7 +68,7 @@ def score(model: nn.Module, source: Source, batch_size: int = 256, ranks: Ranks 
             seen += len(labels)
     right, loss, seen = ranks.totals(right, loss, seen)
     if seen == 0:
-        raise DapError("accuracy needs at least one image")
+        raise DapError(f"accuracy on {called(domain)} needs at least one image: remove the domain or give it images")
     if hits is not None:
         ranks.sum_([hits])  # each has set its own
         hits = hits.bool().cpu()

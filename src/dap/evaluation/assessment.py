@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from dap.batches import check_batch, check_labels
+from dap.batches import called, check_batch, check_labels
 from dap.errors import DapError
 from dap.evaluation.pixels import batches
 from dap.masking import frozen
@@ -60,7 +60,7 @@ def predictions(model: nn.Module, source: Source, batch_size: int = 256, domain:
             check_labels(domain, targets, logits[-1].shape[1])
             labels.append(targets.long().cpu())
     if not logits:
-        raise DapError("an assessment needs at least one image")
+        raise DapError(f"an assessment on {called(domain)} needs at least one image: give it images")
     return torch.cat(logits), torch.cat(labels)
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from dap.errors import DapError
 from dap.files import write_atomic
-from dap.report.table import sparsity_title
+from dap.report.table import sparsity_title, visible
 
 if TYPE_CHECKING:
     import altair
@@ -242,7 +242,7 @@ def write_figures(figures: Sequence[Figure], look: Look, folder: Path) -> list[s
         drawn = {row.get("series") for rows in spec["datasets"].values() for row in rows}
         _list_in_legends(spec, [series for series in look.series if series in drawn])
         for ending in ENDINGS:
-            write_atomic(folder / f"{figure.name}.{ending}", picture(spec, ending))
+            write_atomic(folder / f"{figure.name}.{ending}", picture(visible(spec), ending), inside=folder)
             files.append(f"{figure.name}.{ending}")
     return files
 

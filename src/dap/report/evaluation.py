@@ -23,13 +23,14 @@ from dap.report.charts import (
     write_figures,
 )
 from dap.report.figures import SIDES
+from dap.report.table import no_formula, visible
 
 
 def write_tables_and_figures(result: Mapping[str, Any], folder: Path, overlaps: Rows | None = None) -> list[str]:
     """CSV tables, and charts where altair is installed; the names of the files."""
     tables = {name: rows for name, rows in {**make_tables(result), "overlaps": overlaps or []}.items() if rows}
     for name, rows in tables.items():
-        write_atomic(folder / f"{name}.csv", _csv(rows).encode())
+        write_atomic(folder / f"{name}.csv", _csv(rows).encode(), inside=folder)
     files = [f"{name}.csv" for name in tables]
     if charts_are_here():  # tables are there all the same
         files += write_figures(make_figures(tables, result), _look(result), folder)
@@ -107,8 +108,9 @@ def _csv(rows: Rows) -> str:
     text = io.StringIO()
     writer = csv.DictWriter(text, list(dict.fromkeys(name for row in rows for name in row)), lineterminator="\n")
     writer.writeheader()
-    writer.writerows(rows)
-    return text.getvalue()
+    for row in rows:
+        writer.writerow({name: no_formula(value) if isinstance(value, str) else value for name, value in row.items()})
+    return visible(text.getvalue())
 
 
 # ---- figures

@@ -1,5 +1,7 @@
 """The page: one HTML file with everything in it, for whoever decides and for whoever checks."""
 
+import base64
+import hashlib
 import json
 import re
 from collections.abc import Iterator, Sequence
@@ -20,11 +22,14 @@ from dap.report.origin import Origin
 from dap.report.records import Record
 from dap.report.statistics import Difference, Mean
 from dap.report.summary import Summary, summarise
-from dap.report.table import Table, Value, show, sparsity_title
+from dap.report.table import Table, Value, show, sparsity_title, visible
 from dap.report.tables import in_order, wishes
 
 _HERE = Path(__file__).parent
 _TALL = ("corruptions",)  # a row for each
+# The package that holds Vega, and the SHA-256 of the one bundle of it that pages embed.
+VEGA = "vl-convert-python==1.9.0.post1"
+_VEGA_SHA256 = "3425bd951a44d478d0505c6b5d1e8d57656b6e9a4da7bfe88a718ce61d76e572"
 
 
 @dataclass(frozen=True)
@@ -55,7 +60,9 @@ class Page:
     def html(self) -> str:
         figures = all_figures(self.contents.records, self.contents.findings, self.look)
         charts, drawn = _figures(figures, self.look)
+        scripts = {"vega": vega(), "script": (_HERE / "page.js").read_text()}
         parts = {
+            "policy": _policy(*scripts.values()),
             "title": escape(self.contents.origin.title),
             "refresh": f'<meta http-equiv="refresh" content="{self.refresh}">' if self.refresh else "",
             "css": (_HERE / "page.css").read_text(),
@@ -67,10 +74,8 @@ class Page:
             "paper": _published(self.contents.published),
             "reproduce": _reproduce(self.contents.origin),
             "data": _json({"sparsities": self.sparsities, "titles": self._titles, "charts": charts}),
-            "vega": vega(),
-            "script": (_HERE / "page.js").read_text(),
         }
-        return Template((_HERE / "page.html").read_text()).substitute(parts)
+        return Template((_HERE / "page.html").read_text()).substitute(visible(parts) | scripts)
 
     @property
     def _titles(self) -> list[str]:
@@ -103,19 +108,35 @@ def look_of(contents: Contents, legend: bool = True) -> Look:
 
 
 def vega() -> str:
-    """Vega with all that it needs: bundled once, since that takes seconds, and kept."""
-    import vl_convert  # pyright: ignore[reportMissingImports]
+    """Vega with all that it needs: bundled once, since that takes seconds, and kept; checked each time."""
+    file = cache_folder() / f"vega-{VEGA.split('==')[1]}.js"
+    bundle = file.read_bytes() if file.is_file() else b""
+    if hashlib.sha256(bundle).hexdigest() != _VEGA_SHA256:
+        import vl_convert  # pyright: ignore[reportMissingImports]
 
-    file = cache_folder() / f"vega-{version('vl-convert-python')}.js"
-    if not file.is_file():
-        bundle = vl_convert.javascript_bundle()  # pyright: ignore[reportCallIssue]
-        write_atomic(file, bundle.encode())
-    return file.read_text(encoding="utf-8").replace("</script", "<\\/script")
+        bundle = vl_convert.javascript_bundle().encode()  # pyright: ignore[reportCallIssue]
+        if hashlib.sha256(bundle).hexdigest() != _VEGA_SHA256:
+            found = f"vl-convert-python {version('vl-convert-python')}"
+            raise DapError(
+                f"the scripts of {found} are not those that pages embed: pip install --force-reinstall {VEGA}"
+            )
+        write_atomic(file, bundle)
+    return bundle.decode().replace("</script", "<\\/script")
+
+
+def _policy(*scripts: str) -> str:
+    """The page's Content-Security-Policy: these scripts run and no other, no text becomes code, nothing is fetched."""
+    hashes = (base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() for script in scripts)
+    allowed = " ".join(f"'sha256-{digest}'" for digest in hashes)
+    return (
+        f"default-src 'none'; script-src {allowed}; style-src 'unsafe-inline'; img-src data:; "
+        "base-uri 'none'; form-action 'none'"
+    )
 
 
 def _json(values: Any) -> str:
     """In a script's text nothing may look like its end."""
-    return json.dumps(values, ensure_ascii=False, allow_nan=False).replace("<", "\\u003c")
+    return json.dumps(visible(values), ensure_ascii=False, allow_nan=False).replace("<", "\\u003c")
 
 
 def _summary(summary: Summary, start: str) -> str:

@@ -3,8 +3,10 @@
 import csv
 import io
 import re
+import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any, TypeVar
 
 from dap.report.statistics import Difference, Mean
 
@@ -71,7 +73,7 @@ class Table:
                 text = _markdown(value) if isinstance(value, str) else show(value)
                 cells.append({1: f"**{text}**", 2: f"<u>{text}</u>"}.get(marks.get((number, place), 0), text))
             lines.append(f"| {' | '.join(cells)} |")
-        return "\n".join(lines)
+        return visible("\n".join(lines))
 
     def latex(self) -> str:
         """With booktabs and graphicx; no wider than the text."""
@@ -111,7 +113,7 @@ class Table:
             str: ("",),
         }
         writer.writerow(
-            _no_formula(f"{_heading(column)}{part}")
+            no_formula(f"{_heading(column)}{part}")
             for column, kind in zip(self.columns, kinds, strict=True)
             for part in parts[kind]
         )
@@ -121,9 +123,9 @@ class Table:
                 if isinstance(value, Mean | Difference):
                     cells += _numbers(value)
                 else:  # a dash among numbers is none
-                    cells += [_no_formula(value) if value and kind is str else None] + [None] * (len(parts[kind]) - 1)
+                    cells += [no_formula(value) if value and kind is str else None] + [None] * (len(parts[kind]) - 1)
             writer.writerow(cells)
-        return text.getvalue()
+        return visible(text.getvalue())
 
     def _kind(self, place: int) -> type:
         kinds = {type(row.cells[place]) for row in self.rows}
@@ -158,6 +160,27 @@ def show(value: Value) -> str:
     if value.low is None or value.high is None:
         return points(value.mean)
     return f"{points(value.mean)} [{points(value.low)}, {points(value.high)}]"
+
+
+_Values = TypeVar("_Values")
+# Control characters, marks that reorder the text after them, and halves of characters, which no file can hold.
+_HIDDEN = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+
+
+def visible(values: _Values) -> _Values:
+    """A text, or all texts in lists and dictionaries, with what would act and not be seen shown as �.
+
+    >>> visible(["a\\x1bb", {"c": 1}])
+    ['a�b', {'c': 1}]
+    """
+    found: Any = values
+    if isinstance(found, str):
+        found = _HIDDEN.sub("\ufffd", found)
+    elif isinstance(found, list):
+        found = [visible(value) for value in found]
+    elif isinstance(found, dict):
+        found = {visible(name): visible(value) for name, value in found.items()}
+    return found
 
 
 def points(difference: float) -> str:
@@ -196,10 +219,10 @@ def _numbers(value: Mean | Difference) -> list[float | int | str | None]:
     return [value.mean, value.low, value.high, value.seeds]
 
 
-def _no_formula(text: str) -> str:
+def no_formula(text: str) -> str:
     """For a cell of CSV: a spreadsheet takes what begins with one of these for a formula, unless an apostrophe does.
 
-    >>> _no_formula("=1+1"), _no_formula("-0.5"), _no_formula("plain")
+    >>> no_formula("=1+1"), no_formula("-0.5"), no_formula("plain")
     ("'=1+1", '-0.5', 'plain')
     """
     is_number = re.fullmatch(r"[+-]?\d+(\.\d+)?", text)
@@ -224,18 +247,31 @@ def _latex_row(cells: Sequence[str]) -> str:
 
 
 _LATEX = {
-    "\n": " ", "\r": " ", "\t": " ", "`": r"\textasciigrave{}",
+    "\0": "{}", "\n": " ", "\r": " ", "\t": " ", "`": r"\textasciigrave{}", "|": r"\textbar{}",
+    '"': r"\texttt{\char34}",
     "\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_", "{": r"\{", "}": r"\}",
     "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "<": "$<$", ">": "$>$", "±": r"$\pm$", "×": r"$\times$",
     "Δ": r"$\Delta$", "α": r"$\alpha$", "β": r"$\beta$", "γ": r"$\gamma$", "ε": r"$\varepsilon$", "λ": r"$\lambda$",
-    "τ": r"$\tau$", "σ": r"$\sigma$", "→": r"$\to$", "−": "$-$", "–": "--", "—": "---",
+    "τ": r"$\tau$", "σ": r"$\sigma$", "→": r"$\to$", "−": "$-$", "–": "--", "—": "---", "ß": r"\ss{}", "æ": r"\ae{}",
+    "Æ": r"\AE{}", "ø": r"\o{}", "Ø": r"\O{}", "œ": r"\oe{}", "Œ": r"\OE{}", "ł": r"\l{}", "Ł": r"\L{}", "ı": r"\i{}",
 }  # fmt: skip
+_MARKS = "\u0300\u0301\u0302\u0303\u0304\u0306\u0307\u0308\u030a\u030b\u030c\u0323\u0327\u0331"
+_ACCENTS = dict(zip(_MARKS, "`'^~=u.\"rHvdcb", strict=True))
 
 
 def escape(text: str) -> str:
-    r"""For LaTeX.
+    r"""For LaTeX, with fonts of any encoding: accents are commands, and what TeX may not know is a question mark.
 
-    >>> escape("a_b ± 1 %")
-    'a\\_b $\\pm$ 1 \\%'
+    >>> escape("a_b ± 1 %"), escape("Malmö--x")
+    ('a\\_b $\\pm$ 1 \\%', 'Malm\\"{o}-{}-x')
     """
-    return "".join(_LATEX.get(letter, letter if letter.isascii() else "?") for letter in text)
+    text = unicodedata.normalize("NFC", visible(text))
+    apart = re.sub(r"(?<=([-',]))(?=\1)", "\0", text)  # or TeX makes one dash of two
+    return "".join(_LATEX.get(letter) or _latex_letter(letter) for letter in apart)
+
+
+def _latex_letter(letter: str) -> str:
+    base, *accents = unicodedata.normalize("NFD", letter)
+    if base.isascii() and len(accents) == 1 and accents[0] in _ACCENTS:
+        return rf"\{_ACCENTS[accents[0]]}{{{base}}}"
+    return letter if letter.isascii() else "?"

@@ -19,7 +19,6 @@ from dap.report.paper import published
 from dap.report.records import read_records, run_places
 from dap.report.tables import all_tables
 
-PAGE = "report.html"
 _PAUSE = 5.0  # seconds between looks at a study that runs
 
 
@@ -46,7 +45,7 @@ def write_files(contents: Contents, folder: Path) -> list[str]:
     files = []
     for table in [*contents.tables, *contents.published, *contents.origin.tables]:
         for ending, text in {"md": f"{table.markdown()}\n", "tex": table.latex(), "csv": table.csv()}.items():
-            write_atomic(folder / f"{table.name}.{ending}", text.encode())
+            write_atomic(folder / f"{table.name}.{ending}", text.encode(), inside=folder)
             files.append(f"{table.name}.{ending}")
     if not charts_are_here():
         return files

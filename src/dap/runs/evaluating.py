@@ -98,10 +98,6 @@ class Cells:
 
 def open_to_evaluate(spec: EvaluateSpec, run: Path, dense: Path | None = None, *, trust_code: bool = False) -> Subjects:
     """The models; and at once what cannot be done with them."""
-    if spec.images is not None and spec.images < 1:
-        raise DapError(f"images is {spec.images}; it must be at least 1")
-    if not spec.severities or not set(spec.severities) <= set(range(1, len(EPSILONS) + 1)):
-        raise DapError(f"severities is {list(spec.severities)}; choose at least one from 1 to {len(EPSILONS)}")
     if "pgd" in spec.attacks:
         named(["pgd"], **_options(spec))
     if "auto" in spec.attacks:

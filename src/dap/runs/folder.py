@@ -23,7 +23,7 @@ from filelock import FileLock, Timeout
 from dap.checkpoints import difference
 from dap.engine import Engine
 from dap.errors import DapError
-from dap.files import syncing_first
+from dap.files import check_inside, syncing_first
 from dap.layout import ENVIRONMENT, FAILURE, LOCK, METRICS, RESULT, SPEC
 from dap.run_files import (
     Damaged,
@@ -160,10 +160,9 @@ def _refuse_another(folder: Path, spec: Spec) -> None:
 
 def _refuse_links(folder: Path) -> None:
     """A run writes in its folder and nowhere else: not through a link, of a file or a folder, that leads out of it."""
-    inside = folder.resolve()
     for path in folder.rglob("*"):
-        if path.is_symlink() and not path.resolve().is_relative_to(inside):
-            raise DapError(f"{path} is a link out of the run's folder: put the file itself there, or remove the link")
+        if path.is_symlink():
+            check_inside(folder, path)
 
 
 _TEMPORARY = re.compile(r"\.(\w+\.(json|png)|[\w.-]+\.safetensors)\.\w{8}")  # as `dap.files` names what it writes

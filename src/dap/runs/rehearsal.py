@@ -188,14 +188,14 @@ def _prune(stage: _Stage, spec: PruneSpec) -> None:
 
 
 def _seconds_per_image(model: nn.Module, sources: Sources) -> float:
-    held_out = next(iter(sources.held_out.values()))
+    domain, held_out = next(iter(sources.held_out.items()))
     images = min(_IMAGES, len(held_out))
     if images == 0:
-        raise DapError("a source domain has no held-out images")
+        raise DapError(f"source domain {domain!r} has no held-out images")
     seconds = 0.0
     for _ in range(2):  # the first warms up
         start = time.perf_counter()
-        score(model, [take(held_out, torch.arange(images))])
+        score(model, [take(held_out, torch.arange(images))], domain=domain)
         seconds = time.perf_counter() - start
     return seconds / images
 

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from dap.config import check_counts
 from dap.data import Images
 from dap.errors import DapError
 from dap.evaluation import accuracy
@@ -55,8 +56,7 @@ def ship(
     `wish` is one of the models that a pruning made, by its name, or what the file must be, at which the least is cut.
     `trust_code` is that of `open_subjects`.
     """
-    if threads is not None and threads < 1:
-        raise DapError(f"threads is {threads}; it must be at least 1")
+    check_counts(threads=threads)
     name = wish if isinstance(wish, str) else None
     ladder, subjects = open_ladder(run, name, wish is None, dense, root, trust_code=trust_code)
     shape = tuple(some_images(subjects.sources).shape[1:])
@@ -204,6 +204,7 @@ def _validation(models: Mapping[str, nn.Module], sources: Sources, tell: Tell) -
     found = {}
     for done, (name, model) in enumerate(models.items()):
         tell("validation", done, len(models), name)
-        found[name] = sum(accuracy(model, data) for data in sources.held_out.values()) / len(sources.held_out)
+        right = [accuracy(model, data, domain=domain) for domain, data in sources.held_out.items()]
+        found[name] = sum(right) / len(right)
     tell("validation", len(models), len(models), "")
     return found

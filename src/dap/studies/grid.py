@@ -4,8 +4,13 @@ import types
 import typing
 from collections.abc import Iterator, Mapping
 from dataclasses import is_dataclass
-from itertools import product
+from itertools import islice, product
+from math import prod
 from typing import Any
+
+from dap.errors import DapError
+
+_MOST = 100_000  # combinations
 
 
 def expand(values: Mapping[str, Any], cls: type, more: Mapping[str, Any] | None = None) -> Iterator[dict[str, Any]]:
@@ -18,7 +23,15 @@ def expand(values: Mapping[str, Any], cls: type, more: Mapping[str, Any] | None 
     [0, 1]
     """
     hints = {**typing.get_type_hints(cls), **(more or {})}
-    rows = [list(_alternatives(value, hints.get(name, Any))) for name, value in values.items()]
+    yield from _combinations({name: (value, hints.get(name, Any)) for name, value in values.items()})
+
+
+def _combinations(values: Mapping[str, tuple[Any, Any]]) -> Iterator[dict[str, Any]]:
+    """Of values with their types."""
+    rows = [list(islice(_alternatives(value, hint), _MOST + 1)) for value, hint in values.values()]
+    if (count := prod(map(len, rows))) > _MOST:
+        lists = ", ".join(name for name, row in zip(values, rows, strict=True) if len(row) > 1)
+        raise DapError(f"the alternatives of {lists} stand for {count:,} runs or more: give at most {_MOST:,}")
     for chosen in product(*rows):
         yield dict(zip(values, chosen, strict=True))
 
@@ -30,8 +43,7 @@ def _alternatives(value: Any, hint: Any) -> Iterator[Any]:
         if nested is not None:
             yield from expand(value, nested)
         else:
-            for chosen in product(*(_alternatives(part, Any) for part in value.values())):
-                yield dict(zip(value, chosen, strict=True))
+            yield from _combinations({name: (part, Any) for name, part in value.items()})
     elif isinstance(value, list):
         is_list = any(typing.get_origin(kind) is tuple for kind in kinds)
         if is_list and not any(isinstance(part, list) for part in value):

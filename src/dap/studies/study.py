@@ -151,7 +151,7 @@ def keep_file(study: Study, file: str | Path) -> None:
     kept = study.folder / FILES / Path(file).name
     if not (kept.exists() and kept.samefile(file)):
         kept.parent.mkdir(parents=True, exist_ok=True)
-        write_atomic(kept, Path(file).read_bytes())
+        write_atomic(kept, Path(file).read_bytes(), inside=study.folder)
 
 
 def kept_files(folder: Path) -> list[Path]:

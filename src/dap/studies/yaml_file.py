@@ -8,6 +8,8 @@ import yaml
 
 from dap.errors import DapError
 
+_MOST, _DEEPEST = 100_000, 50  # values in a file, aliases written out, and levels of them
+
 
 class _Loader(yaml.SafeLoader):
     pass
@@ -37,13 +39,41 @@ def _mapping(loader: _Loader, node: yaml.MappingNode) -> dict[Any, Any]:
 _Loader.add_constructor("tag:yaml.org,2002:map", _mapping)
 
 
-def _text(loader: _Loader, node: yaml.ScalarNode) -> str:
-    if "\0" in node.value:
-        raise yaml.constructor.ConstructorError(None, None, f"{node.value!r} has a NUL character", node.start_mark)
-    return loader.construct_yaml_str(node)
+def check_yaml(text: str) -> None:
+    """Raise YAMLError for text that stands for too much, before anything is built from it. Nothing here is recursive.
+
+    >>> check_yaml("a: &a [1, 2]\\nb: [*a, *a]")
+    """
+    known: dict[str, tuple[int, int]] = {}  # by anchor: how many values, and how many levels of them
+    inside: list[tuple[str | None, int, int]] = [(None, 0, 0)]  # the same of what has begun
+    for event in yaml.parse(text, yaml.SafeLoader):
+        if isinstance(event, yaml.CollectionStartEvent):
+            inside.append((event.anchor, 1, 1))
+            values = levels = 0
+        elif isinstance(event, yaml.AliasEvent):
+            if any(anchor == event.anchor for anchor, *_ in inside):
+                raise _refused(event, f"*{event.anchor} is inside of what it stands for")
+            values, levels = known.get(event.anchor, (1, 1))
+        elif isinstance(event, yaml.CollectionEndEvent):
+            anchor, values, levels = inside.pop()
+            known |= {anchor: (values, levels)} if anchor else {}
+        elif isinstance(event, yaml.ScalarEvent):
+            if found := re.search("[\0\ud800-\udfff]", event.value):
+                raise _refused(event, f"{event.value!r} has {found[0]!r}, which no name can have: remove it")
+            values = levels = 1
+            known |= {event.anchor: (1, 1)} if event.anchor else {}
+        else:  # where a document begins and ends
+            continue
+        anchor, so_far, deep = inside[-1]
+        inside[-1] = anchor, so_far + values, max(deep, 1 + levels)
+        if inside[-1][1] > _MOST:
+            raise _refused(event, f"it stands for more than {_MOST:,} values: write less of it")
+        if len(inside) + levels > _DEEPEST:
+            raise _refused(event, f"it is nested deeper than {_DEEPEST} levels: give plain options")
 
 
-_Loader.add_constructor("tag:yaml.org,2002:str", _text)
+def _refused(event: yaml.Event, problem: str) -> yaml.MarkedYAMLError:
+    return yaml.MarkedYAMLError(problem=problem, problem_mark=event.start_mark)
 
 
 def read_yaml(file: Path) -> Any:
@@ -56,12 +86,12 @@ def read_yaml(file: Path) -> Any:
     if not file.is_file():
         raise DapError(f"no file at {file}")
     try:
-        return yaml.load(file.read_text(), _Loader)  # a safe loader
+        text = file.read_text()
+        check_yaml(text)
+        return yaml.load(text, _Loader)  # a safe loader
     except yaml.YAMLError as error:
         line = f", line {mark.line + 1}" if (mark := getattr(error, "problem_mark", None)) else ""
         reason = " ".join(str(getattr(error, "problem", None) or error).split())
         raise DapError(f"{file}{line} is not sound YAML: {reason}") from None
-    except RecursionError:
-        raise DapError(f"{file} is nested too deep: give the YAML file of a study") from None
     except UnicodeDecodeError:
         raise DapError(f"{file} is no text: give a YAML file") from None

@@ -58,12 +58,9 @@ def evaluate_models(
     from dataclasses import replace
     from json import dumps
 
-    from dap.engine import launch
     from dap.errors import DapError
-    from dap.progress import stages
-    from dap.runs.evaluating import evaluate, evaluate_run, open_to_evaluate
+    from dap.files import check_folder, check_inside, check_there
     from dap.specs import EvaluateSpec, identity, read
-    from dap.verbs.dry_run import dry_run as rehearse
 
     values = {
         "run": str(Path(run)),
@@ -85,6 +82,16 @@ def evaluate_models(
     if out is None and dense is None and (attacks or corruptions or interpret):
         name = f"evaluation-{identity(replace(spec, run='.'))}"  # however the way there is spelt
         out = str(Path(run) / name) if Path(run).is_dir() else f"{run}.{name}"
+        check_inside(Path(out).parent, out)
+    if out:
+        check_folder(out)
+    if not (out and Path(out).exists()):  # a result outlives its run
+        check_there(run, "the folder of a run, or the file of a classifier")
+    from dap.engine import launch
+    from dap.progress import stages
+    from dap.runs.evaluating import evaluate, evaluate_run, open_to_evaluate
+    from dap.verbs.dry_run import dry_run as rehearse
+
     engine = launch("1", 1, "32-true", accelerator)
     if dry_run:
         return rehearse(spec, json, engine, trust_code)

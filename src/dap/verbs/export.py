@@ -57,18 +57,24 @@ def export_model(
     """
     from json import dumps
 
-    import torch
+    from dap.config import check_counts
+    from dap.files import check_file, check_there
 
-    from dap.progress import stages
-    from dap.runs.shipping import ship
-
-    if Path(out).is_dir():
-        raise DapError(f"{out} is a folder: name the file in it")
+    check_file(out)
+    check_counts(threads=threads)
+    if sum(wish is not None for wish in (sparsity, target_sparsity, target_latency, max_size)) > 1:
+        raise DapError("choose one of --sparsity, --target-sparsity, --target-latency and --max-size")
     kind = format or _ENDINGS.get(Path(out).suffix, "dense")
     if dtype != "float32" and kind in ("onnx", "torch"):
         raise DapError(f"{kind} files hold float32: leave --dtype out")
     if int8 and kind != "onnx":
         raise DapError(f"--int8 is for ONNX files, not for {kind}: name the file model.onnx")
+    check_there(run, "the folder of a run")
+    import torch
+
+    from dap.progress import stages
+    from dap.runs.shipping import ship
+
     wish = _wish(sparsity, target_sparsity, target_latency, max_size)
     with stages(quiet=json) as tell:
         found = ship(
@@ -93,18 +99,11 @@ def _wish(
 ) -> "Wish | str | None":
     from dap.export.wishes import Wish, parse_latency, parse_size
 
-    wishes: list[Wish | str] = []
-    if sparsity is not None:
-        wishes.append(sparsity)
     if target_sparsity is not None:
-        wishes.append(Wish("sparsity", target_sparsity))
+        return Wish("sparsity", target_sparsity)
     if target_latency is not None:
-        wishes.append(parse_latency(target_latency))
-    if max_size is not None:
-        wishes.append(parse_size(max_size))
-    if len(wishes) > 1:
-        raise DapError("choose one of --sparsity, --target-sparsity, --target-latency and --max-size")
-    return wishes[0] if wishes else None
+        return parse_latency(target_latency)
+    return sparsity if max_size is None else parse_size(max_size)
 
 
 def _lines(found: dict[str, Any]) -> list[str]:

@@ -31,6 +31,12 @@ def predict_images(
     import sys
     from json import dumps
 
+    from dap.config import check_counts
+    from dap.files import check_there
+
+    check_there(model, "an .onnx file that dap export wrote")
+    check_counts(threads=threads)
+    files = _files(images)
     import numpy as np
 
     from dap.errors import DapError
@@ -40,7 +46,6 @@ def predict_images(
     if not (session.verified or allow_unverified):
         raise DapError(f"{model} has no checksum: export it again, or accept it as it is with --allow-unverified")
     card, unreadable = session.card, 0
-    files = _files(images)
     for batch in (files[start : start + _BATCH] for start in range(0, len(files), _BATCH)):
         readable = {}
         for file in batch:

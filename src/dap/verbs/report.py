@@ -3,6 +3,8 @@
 from pathlib import Path
 from typing import Any
 
+_PAGE = "report.html"
+
 
 def report_runs(
     runs: str,
@@ -36,12 +38,21 @@ def report_runs(
     from dataclasses import asdict
     from json import dumps
 
-    from dap.report import overview
-    from dap.report.charts import charts_are_here
-    from dap.report.writing import PAGE, read_contents, watch_page, write_files, write_page
+    from dap.files import check_file, check_folder, check_inside, check_there
 
     folder = _folder(runs)
-    page = Path(out) if out else folder / PAGE
+    check_there(folder, "the folder of a study or of a run")
+    page = Path(out) if out else folder / _PAGE
+    if out:
+        check_file(page)
+    else:
+        check_inside(folder, page)
+    if files:
+        check_folder(files)
+    from dap.report import overview
+    from dap.report.charts import charts_are_here
+    from dap.report.writing import read_contents, watch_page, write_files, write_page
+
     options: dict[str, Any] = {"with_paper": with_paper, "overlaps": overlaps, "sparsity": sparsity}
     if watch:
         for status in watch_page(folder, page, **options):

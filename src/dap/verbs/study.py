@@ -49,26 +49,29 @@ def study_run(
     """
     import os
 
-    from dap.runs.curves import tensorboard as curves
+    from dap.config import check_counts
+    from dap.files import check_folder
     from dap.studies import read_study
-    from dap.studies.status import forget_failure, set_aside, status_of
     from dap.studies.study import check_targets, keep_file
-    from dap.studies.watching import watched
-    from dap.verbs.dry_run import dry_run_study
 
     if engine != "ray" and (address or gpus):
         raise DapError("address and gpus are of a ray cluster: give --engine ray, too")
     if engine == "ray" and workers is not None:
         raise DapError("workers are processes on this machine: leave --workers out with --engine ray")
+    check_counts(workers=workers)
     plan = read_study(study, out)
+    check_folder(plan.folder)
     check_targets(plan)
     runs = _part(plan, shard)
+    from dap.runs.curves import tensorboard as curves
+    from dap.studies.status import forget_failure, set_aside, status_of
+    from dap.studies.watching import watched
+    from dap.verbs.dry_run import dry_run_study
+
     settled = ("done",) if again else ("done", "failed")
     states = {run: status_of(plan, run).state for run in runs}
     left = [run for run in runs if states[run] not in settled]
     workers = max(1, (os.cpu_count() or 1) // plan.threads) if workers is None else workers
-    if workers < 1:
-        raise DapError(f"workers is {workers}; it must be at least 1")
     if dry_run:
         return dry_run_study(plan, plan.again_for(left) + left, workers, json)
     for run in left:
