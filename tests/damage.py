@@ -42,7 +42,7 @@ def _change(values: Any, rng: random.Random) -> Any:
     """One place in a document is another."""
     places = list(_places(values))
     if not places or rng.random() < 0.02:
-        return rng.choice(ODD)
+        return copy.deepcopy(rng.choice(ODD))
     holder, key = rng.choice(places)
     rng.choice((_replace, _replace, _nudge, _nudge, _remove, _rename, _repeat, _swap, _nest))(holder, key, rng)
     return values
@@ -56,7 +56,7 @@ def _places(values: Any) -> Iterator[tuple[Any, Any]]:
 
 
 def _replace(holder: Any, key: Any, rng: random.Random) -> None:
-    holder[key] = rng.choice(ODD)
+    holder[key] = copy.deepcopy(rng.choice(ODD))
 
 
 def _nudge(holder: Any, key: Any, rng: random.Random) -> None:
@@ -84,9 +84,9 @@ def _rename(holder: Any, key: Any, rng: random.Random) -> None:
 
 def _repeat(holder: Any, key: Any, rng: random.Random) -> None:
     if isinstance(holder, list):
-        holder.append(holder[key])
+        holder.append(copy.deepcopy(holder[key]))
     else:
-        holder[f"{key} again"] = holder[key]
+        holder[f"{key} again"] = copy.deepcopy(holder[key])
 
 
 def _swap(holder: Any, key: Any, rng: random.Random) -> None:

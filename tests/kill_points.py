@@ -108,7 +108,7 @@ class Points:
 
         class Torn:
             def __init__(self, file: Any):
-                self.file, self.fileno, self.flush = file, file.fileno, file.flush
+                self.file, self.name, self.fileno, self.flush = file, file.name, file.fileno, file.flush
 
             def write(self, line: str) -> None:
                 half = line[: len(line) // 2]

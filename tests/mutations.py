@@ -166,7 +166,7 @@ class Tensors:
 
     def _repack(self, rng: random.Random) -> None:
         part = self.parts[rng.choice(self.packed)]
-        text = mutate_text(zlib.decompress(part.data), rng)
+        text = mutate_text(zlib.decompressobj().decompress(part.data, 2**20), rng)  # not a bomb
         part.data = rng.choice([zlib.compress(text)] * 8 + [BOMB, zlib.compress(text)[:-3], text])
         part.dtype, part.shape = "U8", [len(part.data)]
 

@@ -5,7 +5,7 @@ import random
 import zlib
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +29,7 @@ from dap.export import onnx as exported
 from dap.layout import MODEL, OBJECTIVE
 from dap.models import ModelCard, load_classifier, load_sparse, save_sparse, saved, small_resnet, sparse
 from dap.objectives import Dann
+from dap.runs.subjects import open_subjects
 from data.small_suites import make_listing
 from mutations import Tensors, bits_of, mutate_bytes, mutate_text, peak_memory, reset_peak
 
@@ -41,6 +42,7 @@ class Kind:
     """`load` gives what a file holds, in a form that can be compared; `seal` makes its checksums right again."""
 
     honest: Any
+    restore: Callable[[], object]  # writes the honest file
     change: Callable[[Any, random.Random, bool], None]  # writes a changed file, with right checksums or not
     load: Callable[[], Any]
 
@@ -54,15 +56,16 @@ def tensor_kind(path: Path, load: Callable[[], Any], seal: Callable[[Tensors], N
             path.write_bytes(mutate_bytes(honest, rng))
             return
         for _ in range(rng.choice([1, 1, 2])):
-            with suppress(ValueError, LookupError, TypeError, AttributeError, zlib.error):  # it was changed before
+            with suppress(
+                ValueError, LookupError, TypeError, AttributeError, RecursionError, zlib.error
+            ):  # it was changed before
                 file.mutate(rng)
         if right:
             with suppress(Exception):  # what the parser does not read has no checksum
                 seal(file)
         path.write_bytes(file.build())
 
-    path.write_bytes(honest)
-    return Kind(load(), change, load)
+    return Kind(load(), lambda: path.write_bytes(honest), change, load)
 
 
 def loaded(file: Tensors) -> dict[str, torch.Tensor]:
@@ -230,7 +233,7 @@ def onnx_kind(folder: Path) -> Kind:
         found = session.run(np.ones((2, session.channels, card.pixels, card.pixels), np.float32))
         return card, found.tobytes()
 
-    return Kind(load(), change, load)
+    return Kind(load(), lambda: path.write_bytes(honest), change, load)
 
 
 def cache_kind(folder: Path) -> Kind:
@@ -248,6 +251,9 @@ def cache_kind(folder: Path) -> Kind:
             sums = np.array([zlib.crc32(images[at : at + 192]) for at in range(0, len(images), 192)], np.uint32)
             whole = np.frombuffer(sizes[: len(sizes) // 8 * 8], np.int32)
             changed["sums"] = sums.tobytes() + np.uint32(cache._total(whole, sums)).tobytes()
+        write(changed)
+
+    def write(changed: dict[str, bytes]) -> None:
         for name in (name for name in changed if changed[name] != written[name]):
             (home / name).write_bytes(changed[name])
         written.update(changed)
@@ -258,7 +264,7 @@ def cache_kind(folder: Path) -> Kind:
         assert ((sizes > 0).all(1) == store.readable).all()
         return images.tobytes(), sizes.tobytes()
 
-    return Kind(load(), change, load)
+    return Kind(load(), lambda: write(honest), change, load)
 
 
 KINDS = {
@@ -275,11 +281,13 @@ KINDS = {
 
 def attack(kind: Kind, count: int, seed: int) -> dict[str, int]:
     """Try `count` changed files, every other one with right checksums: how many were refused, and the peak memory."""
-    rng, refused = random.Random(seed), 0
-    reset_peak()
-    assert kind.load() == kind.honest
-    honest = peak_memory()
+    rng, refused, honest = random.Random(seed), 0, 0
     for number in range(count):
+        if number == count // 20:  # whatever is loaded on first use is there by now
+            kind.restore()
+            reset_peak()
+            assert kind.load() == kind.honest
+            honest = peak_memory()
         right = number % 2 == 1
         kind.change(None, rng, right)
         try:
@@ -298,8 +306,7 @@ def test_only_what_is_sound_is_loaded(name: str, count: int, tmp_path: Path) -> 
     found = attack(kind, count, seed=count)
     print(name, found)
     assert found["refused"] > count / 2
-    assert found["peak"] < 2 * found["honest"]
-    assert found["peak"] < found["honest"] + 2**28
+    assert found["peak"] < found["honest"] + 3 * 2**24  # 48 MB; the text of a bomb alone takes 64
 
 
 def crafted_masks(bits: bytes, layout: bytes) -> bytes:
@@ -354,13 +361,30 @@ def test_recipes_that_the_tensors_do_not_fit(recipe: dict[str, Any], why: str, t
 
 @pytest.mark.parametrize(
     ("field", "value"),
-    [("pixels", "8"), ("pixels", 0), ("std", [0, 1, 1]), ("mean", [float("nan")] * 3), ("std", [1, 1]), ("more", 1)],
+    [
+        ("pixels", "8"),
+        ("pixels", 0),
+        ("std", [0, 1, 1]),
+        ("std", [1e-320] * 3),
+        ("mean", [1e300] * 3),
+        ("mean", [float("nan")] * 3),
+        ("std", [1, 1]),
+        ("more", 1),
+    ],
 )
 def test_cards_that_prepare_no_image(field: str, value: Any) -> None:
     card = {"class_names": ["a"], "pixels": 8, "mean": [0, 0, 0], "std": [1, 1, 1]}
     assert ModelCard.parse(card, 1).pixels == 8
     with pytest.raises(DapError):
         ModelCard.parse({**card, field: value}, 1)
+
+
+@pytest.mark.parametrize("change", [{"suite": [[]]}, {"targets": 3}, {"targets": [1]}, {"seed": "x"}, {"listings": 1}])
+def test_notes_that_name_no_images(change: dict[str, Any], tmp_path: Path) -> None:
+    notes = {"suite": "digits", "targets": ["plain"], "seed": 0, **change}
+    dap.models.save_classifier(small_resnet(3, width=1), tmp_path / "model", replace(CARD, notes=notes))
+    with pytest.raises(DapError, match="model is damaged or not a classifier file .* is not "):
+        open_subjects(tmp_path / "model")
 
 
 def test_a_file_without_its_checksum_is_predicted_with_when_asked_for(tmp_path: Path, capsys: Any) -> None:
@@ -378,6 +402,57 @@ def test_a_file_without_its_checksum_is_predicted_with_when_asked_for(tmp_path: 
     with pytest.raises(DapError, match="has no checksum: export it again, or .* --allow-unverified"):
         predict_images(*files)
     assert predict_images(*files, allow_unverified=True) == 0
+
+
+def elsewhere(model: onnx.ModelProto, folder: Path) -> None:
+    weight = model.graph.initializer[0]
+    (folder / "weights").write_bytes(weight.raw_data or np.array(weight.float_data, np.float32).tobytes())
+    for name in ("raw_data", "float_data"):
+        weight.ClearField(name)
+    weight.data_location = TensorProto.EXTERNAL
+    weight.external_data.add(key="location", value="weights")
+
+
+def in_a_node(model: onnx.ModelProto, folder: Path) -> None:
+    elsewhere(model, folder)
+    weight = model.graph.initializer.pop()
+    model.graph.node.insert(0, helper.make_node("Constant", [], ["w"], value=weight))
+
+
+def without_inputs(model: onnx.ModelProto, folder: Path) -> None:
+    model.graph.ClearField("node")
+    model.graph.ClearField("input")
+    model.graph.node.append(helper.make_node("Identity", ["w"], ["logits"]))
+
+
+def more_classes(model: onnx.ModelProto, folder: Path) -> None:
+    weight = helper.make_tensor("w", TensorProto.FLOAT, [5, 192], np.ones(5 * 192, np.float32))
+    model.graph.initializer[0].CopyFrom(weight)
+
+
+def words(model: onnx.ModelProto, folder: Path) -> None:
+    model.graph.node[-1].output[0] = "floats"
+    model.graph.node.append(helper.make_node("Cast", ["floats"], ["logits"], to=TensorProto.STRING))
+    model.graph.output[0].type.tensor_type.elem_type = TensorProto.STRING
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        (elsewhere, "weights are elsewhere"),
+        (in_a_node, "weights are elsewhere"),
+        (without_inputs, "is damaged or not an ONNX file"),
+        (more_classes, "names 3 classes, and the model has"),
+        (words, "not logits"),
+    ],
+)
+def test_onnx_files_that_dap_does_not_write(change: Callable[..., None], why: str, tmp_path: Path) -> None:
+    kind, path = onnx_kind(tmp_path), tmp_path / "model.onnx"
+    model = onnx.load(path)
+    change(model, tmp_path)
+    exported.write_onnx(model, {entry.key: entry.value for entry in model.metadata_props}, path)
+    with pytest.raises(DapError, match=why):
+        kind.load()
 
 
 def test_a_cache_without_checksums_is_built_again(tmp_path: Path) -> None:

@@ -92,7 +92,7 @@ def test_a_stopped_run_goes_on_to_the_same_result(method, dense, tmp_path):
 def test_weights_that_moved_are_not_made_up(dense, tmp_path):
     prune_dense(replace(spec_of(dense, "magnitude"), finetuned=True), tmp_path / "run")
     (tmp_path / "run" / "0.5" / "model.safetensors").unlink()
-    with pytest.raises(DapError, match="no classifier file at"):
+    with pytest.raises(DapError, match=r"model.safetensors is missing: restore it"):
         load_pruned(tmp_path / "run", 0.5)
 
 

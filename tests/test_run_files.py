@@ -143,10 +143,10 @@ def test_nothing_loads_with_other_content(kind, count, copied):
 @pytest.mark.parametrize("kind", KINDS)
 def test_files_without_digests_are_read_or_refused(kind, count, copied):
     """As earlier versions wrote them: a changed number cannot be noticed, but only a `DapError` is raised."""
-    for file in copied.rglob("*.json"):
-        write_as_before(file)
     for file in copied.rglob("*.jsonl"):
         file.write_text("".join(f"{json.dumps(row)}\n" for row in read_metrics(file.parent)))
+    for file in copied.rglob("*.json"):
+        write_as_before(file)
     _read_all(copied, copied / "pruned")
     patterns, _ = KINDS[kind]
     make = log_mutants if kind == "metrics.jsonl" else mutants
@@ -199,6 +199,18 @@ def test_other_logits_are_noticed(copied):
     spec = EvaluateSpec(str(copied / "pruned"), interpret=True)
     with pytest.raises(DapError, match=f"{state} is damaged"):
         evaluate_run(spec, copied / "again")
+
+
+def test_an_evaluation_of_another_run_is_noticed(copied):
+    moved = shutil.copytree(copied / "evaluated", dense_of(copied) / "evaluation-x")
+    with pytest.raises(DapError, match=rf"{moved}/result.json is damaged \(it is about a run that was in"):
+        read_findings(copied, read_records(copied))
+
+
+def test_what_a_pruning_began_with_must_be_there(copied):
+    (copied / "pruned" / "dense.json").unlink()
+    with pytest.raises(DapError, match=r"pruned/dense.json is missing: restore it"):
+        load_pruned(copied / "pruned", 0.5)
 
 
 def test_results_and_folders_of_other_runs_are_noticed(copied, capsys):

@@ -1,7 +1,8 @@
 """The JSON files of a run's folder: written with a digest, and read only if they are as they were written. No torch.
 
-Every JSON file has a SHA-256 digest of its own content; every row of a log has a checksum. A `result.json` also lists
-the digests of the files that belong to it. Files of earlier versions have neither: they are read without these checks.
+Every JSON file has a SHA-256 digest of its own content; every row of a log has a checksum of the row, its place in the
+log and the run. A `result.json` also lists the digests of the files that belong to it. Files of earlier versions have
+neither: they are read without these checks.
 """
 
 import hashlib
@@ -49,16 +50,16 @@ def intact(file: Path) -> Iterator[None]:
 
 def read_json(file: Path, *keys: str) -> dict[str, Any]:
     """The object in `file`, which must have these keys."""
-    values, has_digest = _load(file)
-    if not has_digest and file.name != SPEC and _has_digests(file.parent):
+    values, digest = _load(file)
+    if not digest and file.name != SPEC and digest_of_spec(file.parent):
         raise Damaged(file, "it lost its digest")
     if missing := [key for key in keys if key not in values]:
         raise Damaged(file, f"it has no {', '.join(missing)}")
     return values
 
 
-def _load(file: Path) -> tuple[dict[str, Any], bool]:
-    """The object, and whether it has a digest."""
+def _load(file: Path) -> tuple[dict[str, Any], str]:
+    """The object, and its digest; "" if it has none."""
     with intact(file):
         if file.stat().st_size > _LARGEST:
             raise ValueError(f"it is larger than {_LARGEST >> 20} MB")
@@ -68,13 +69,13 @@ def _load(file: Path) -> tuple[dict[str, Any], bool]:
         digest = values.pop(_DIGEST, None)
         if digest is not None and digest != _digest(values):
             raise ValueError("its content was changed after it was written")
-    return values, digest is not None
+    return values, digest or ""
 
 
-def _has_digests(folder: Path) -> bool:
-    """Whether the run in `folder`, or the one that it is a part of, was begun by a version that writes digests."""
+def digest_of_spec(folder: Path) -> str:
+    """Of the run in `folder`, or the one that it is a part of; "" if an earlier version began it, without digests."""
     place = next((place for place in (folder, *folder.parents[:2]) if (place / SPEC).is_file()), None)
-    return place is not None and _load(place / SPEC)[1]
+    return "" if place is None else _load(place / SPEC)[1]
 
 
 def write_json(file: Path, values: dict[str, Any]) -> None:
@@ -99,7 +100,9 @@ def write_result(folder: Path, result: dict[str, Any], *names: str) -> None:
 def own(folder: Path, name: str) -> Path:
     """The file `name` in `folder`: an error if it is not the one that the folder's result was written with."""
     file, result = folder / name, folder / RESULT
-    if result.is_file() and file.is_file() and not _lists(read_json(result), result, file):
+    if result.is_file() and not _lists(read_json(result), result, file):
+        if not file.is_file():
+            raise DapError(f"{file} is missing: restore it, or remove the run's folder to start again")
         raise Damaged(file, f"{result} was written with another one")
     return file
 
@@ -108,7 +111,7 @@ def _lists(values: dict[str, Any], result: Path, file: Path) -> bool:
     """Whether `values`, of `result`, say that `file` belongs to it, or nothing about it."""
     with intact(result):
         expected = values.get(FILES, {}).get(file.relative_to(result.parent).as_posix())
-    return expected is None or expected == _digest_of(file)
+    return expected is None or (file.is_file() and expected == _digest_of(file))
 
 
 def _digest_of(file: Path) -> str:
@@ -124,8 +127,8 @@ def read_spec(folder: str | Path) -> Spec:
     file = folder / SPEC
     if not file.is_file():
         raise DapError(f"no {SPEC} in {folder}: give the folder of a run")
-    values, has_digest = _load(file)
-    if not has_digest:
+    values, digest = _load(file)
+    if not digest:
         own(folder, SPEC)
     with intact(file):
         if values.get("format") != FORMAT or values.get("kind") not in KINDS:
@@ -165,45 +168,44 @@ def check_run(folder: Path) -> None:
             pass
 
 
-def row_line(row: dict[str, Any]) -> str:
-    """A line of a log, with a checksum."""
-    return json.dumps({**row, _CHECK: _checksum(row)}) + "\n"
+def row_line(row: dict[str, Any], number: int, run: str) -> str:
+    """A line of a log, with a checksum; `number` counts from 1, and `run` is the digest of the run's specification."""
+    return json.dumps({**row, _CHECK: _checksum(row, number, run)}) + "\n"
 
 
-def log_rows(log: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    """The lines of a log, each with its row. A damaged line is an error, unless it is what a kill left of one.
+def log_rows(log: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    """The rows of a log, each with its number, 0 for one without a checksum. A damaged line is an error.
 
-    That is the end of a log without a newline. Among rows of earlier versions, which have no checksums and come
-    first, it may be any line.
+    What a kill left of a line is not: the end of a log without a newline. Among rows of earlier versions, which have no
+    checksums and come first, it may be any line.
     """
-    checked = _has_digests(log.parent)
+    run = digest_of_spec(log.parent)
+    checked, last = bool(run), 0
     with open(log, "rb") as file:
-        for number, line in enumerate(iter(lambda: file.readline(_LARGEST), b""), 1):
+        for place, line in enumerate(iter(lambda: file.readline(_LARGEST), b""), 1):
             try:
-                row, has_check = read_row(line)
-                if checked and not has_check:
-                    raise ValueError("it lost its checksum")
+                row, check = read_row(line)
+                checked = checked or bool(check)
+                if checked and check != _checksum(row, last + 1, run):
+                    raise ValueError("it is not the row that was written there")
             except ValueError as error:
                 if checked and line.endswith(b"\n"):
-                    raise Damaged(log, f"line {number}: {error}") from None
+                    raise Damaged(log, f"line {place}: {error}") from None
                 continue
-            checked = has_check
-            yield line.decode(), row
+            last += checked
+            yield last, row
 
 
-def read_row(line: bytes) -> tuple[dict[str, Any], bool]:
-    """The row in a line of a log, and whether it has a checksum. A `ValueError` if it is damaged."""
+def read_row(line: bytes) -> tuple[dict[str, Any], str]:
+    """The row in a line of a log, and its checksum, which is not compared; "" if it has none."""
     try:
         row = json.loads(line.decode())
         if not isinstance(row, dict):
             raise ValueError("it does not hold a JSON object")
-        check = row.pop(_CHECK, None)
-        if check is not None and check != _checksum(row):
-            raise ValueError("its content was changed after it was written")
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
-    return row, check is not None
+    return row, row.pop(_CHECK, "")
 
 
-def _checksum(row: dict[str, Any]) -> str:
-    return f"{zlib.crc32(json.dumps(row).encode()):08x}"
+def _checksum(row: dict[str, Any], number: int, run: str) -> str:
+    return f"{zlib.crc32(f'{run} {number} {json.dumps(row)}'.encode()):08x}"

@@ -142,6 +142,25 @@ def test_corrupt_cache_is_rebuilt(cache: Path, tmp_path: Path, monkeypatch: pyte
     assert same(digits(tmp_path), digits(cache))
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda tensors: tensors.pop("plain.labels"),
+        lambda tensors: tensors.update(more=torch.zeros(1)),
+        lambda tensors: tensors.update({"plain.labels": tensors["plain.labels"][1:].clone()}),
+        lambda tensors: tensors.update({"plain.labels": tensors["plain.labels"] + 1}),
+        lambda tensors: tensors.update({"plain.images": tensors["plain.images"].float()}),
+    ],
+    ids=["less", "more", "shorter", "eleven", "float"],
+)
+def test_cache_with_a_right_digest_and_other_tensors_is_not_believed(cache: Path, tmp_path: Path, change) -> None:
+    name = f"digits-{module.RECIPE}.safetensors"
+    tensors = module._read(cache / name)
+    change(tensors)
+    module._write(tmp_path / name, tensors)
+    assert module._read(tmp_path / name) is None
+
+
 def test_unwritable_cache_is_no_obstacle(cache: Path, tmp_path: Path) -> None:
     # A file where the folder should be stops even root, whom permissions do not.
     (tmp_path / "file").touch()

@@ -17,6 +17,8 @@ from dap.report.figures import dynamics, layers
 from dap.report.tables import image_differences, overview
 from dap.report.writing import read_contents
 from dap.runs import evaluate_run, read_spec
+from dap.runs.evaluating import content_of
+from dap.runs.opening import place_of
 from dap.specs import EvaluateSpec, TrainSpec, folder_name, identity, read
 from dap.studies.work import work_on
 from small_studies import THREE, make_study, write_as_before
@@ -82,6 +84,10 @@ def test_curves_of_earlier_versions_are_in_their_log(study, findings, tmp_path):
         result = json.loads(file.read_text())
         result.pop("curve", None)
         write_as_before(file, result)
+    for file in (tmp_path / "runs").glob("evaluate-*/result.json"):
+        spec, result = read_spec(file.parent), json.loads(file.read_text())
+        assert isinstance(spec, EvaluateSpec)
+        write_as_before(file, {**result, "content": content_of(place_of(spec.run, file.parent))})
     again = read_findings(tmp_path / "runs", read_records(tmp_path / "runs"))
     assert sorted(map(repr, again.points)) == sorted(map(repr, findings.points))
 

@@ -27,6 +27,8 @@ SEED = 20240
 
 SIDE = 32  # of an image, in pixels
 GLYPH = 24  # of the digit in it: leaves room for turning
+_PARTS = ("images", "labels")
+_NAMES = {f"{domain}.{part}" for domain in DOMAINS for part in _PARTS}
 
 
 def digits(cache: Path | None = None) -> dict[str, TensorDataset]:
@@ -137,10 +139,16 @@ def _read(path: Path) -> dict[str, Tensor] | None:
     try:
         tensors = load(path.read_bytes())
         # The format has no checksum of its own.
-        whole = torch.equal(tensors.pop("sha256"), _digest(tensors))
-    except (OSError, SafetensorError, KeyError):
+        whole = torch.equal(tensors.pop("sha256"), _digest(tensors)) and set(tensors) == _NAMES
+    except (OSError, SafetensorError, KeyError, ValueError, RuntimeError):
         return None
-    return tensors if whole else None
+    return tensors if whole and all(_plausible(tensors, domain) for domain in DOMAINS) else None
+
+
+def _plausible(tensors: dict[str, Tensor], domain: str) -> bool:
+    images, labels = (tensors[f"{domain}.{part}"] for part in _PARTS)
+    fits = labels.ndim == 1 and labels.numel() > 0 and images.shape == (len(labels), 3, SIDE, SIDE)
+    return fits and images.dtype == labels.dtype == torch.uint8 and bool((labels < 10).all())
 
 
 def _write(path: Path, tensors: dict[str, Tensor]) -> None:

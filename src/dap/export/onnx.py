@@ -2,7 +2,7 @@
 
 import json
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -89,12 +89,10 @@ class Session:
         if threads is not None:
             options.intra_op_num_threads = threads
         self.verified = _check(path)  # against the checksum in it
-        try:
+        with reading(path, "an ONNX file", "export it again"):
             self._session = runtime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
-        except Exception as error:  # of many types, for damaged files
-            raise DapError(f"{path} is damaged or not an ONNX file ({str(error).splitlines()[0]})") from None
-        self._input = self._session.get_inputs()[0]
-        self.properties: dict[str, str] = self._session.get_modelmeta().custom_metadata_map
+            self._input, self._output = (ends[0] for ends in (self._session.get_inputs(), self._session.get_outputs()))
+            self.properties: dict[str, str] = self._session.get_modelmeta().custom_metadata_map
         self.path = path
 
     @property
@@ -108,7 +106,7 @@ class Session:
             raise DapError(f"{self.path} does not say {', '.join(absent)}: export it with dap")
         with reading(self.path, "an ONNX file of dap", "export it again"):
             found = {name: json.loads(self.properties[name]) for name in _CARD}
-            inputs, outputs = self._input.shape, self._session.get_outputs()[0].shape
+            inputs, outputs = self._input.shape, self._output.shape
             require(len(inputs) == 4 and len(outputs) == 2, f"it maps {inputs} to {outputs}, not images to logits")
             require(inputs[1] in (1, 3), f"it takes images of {inputs[1]} channels")
             card = ModelCard.parse(found, outputs[1])
@@ -118,17 +116,21 @@ class Session:
     def run(self, images: np.ndarray) -> np.ndarray:
         """Logits [n, classes] of normalised images [n, c, h, w]."""
         try:
-            return self._session.run(None, {self._input.name: images})[0]
+            logits = np.asarray(self._session.run(None, {self._input.name: images})[0])
         except Exception as error:  # of many types
             why = str(error).splitlines()[0]
             raise DapError(f"{self.path} cannot be run on images {images.shape} ({why}): export it again") from None
+        if logits.dtype.kind != "f" or logits.shape != (len(images), *self._output.shape[1:]):
+            raise DapError(f"{self.path} gives {logits.dtype} {logits.shape}, not logits: export it again")
+        return logits
 
 
 def _check(path: Path) -> bool:
     """Whether the file has a checksum, which is then right; others are taken as they are."""
     onnx = package("onnx")
     with reading(path, "an ONNX file", "export it again"):
-        model = onnx.load(path)
+        model = onnx.load(path, load_external_data=False)
+        require(not any(map(onnx.external_data_helper.uses_external_data, _tensors(model))), "weights are elsewhere")
         said = {entry.key: entry.value for entry in model.metadata_props}
         require(len(said) == len(model.metadata_props), "it says the same thing twice")
         require_types(said, dict.fromkeys(said, str))
@@ -138,6 +140,16 @@ def _check(path: Path) -> bool:
         if given != (_checksum(model, said) if given.startswith(_WHOLE) else _checksum_of_parts(model, said)):
             raise DapError(f"{path} is damaged (its checksum differs): export it again")
         return True
+
+
+def _tensors(message: Any) -> Iterator[Any]:
+    """All of them in a model, wherever they are."""
+    for field, value in message.ListFields():
+        if field.message_type is not None:
+            for part in value if field.is_repeated else [value]:
+                if field.message_type.name == "TensorProto":
+                    yield part
+                yield from _tensors(part)
 
 
 def open_onnx(path: str | Path, threads: int | None = None) -> Session:

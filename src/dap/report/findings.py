@@ -11,10 +11,11 @@ from typing import Any
 
 from dap.layout import METRICS, RESULT, SPEC
 from dap.report.records import Record, run_places, study_runs
-from dap.run_files import intact, read_result, read_spec
+from dap.run_files import Damaged, intact, read_result, read_spec
+from dap.runs.evaluating import content_of
 from dap.runs.folder import read_metrics
 from dap.runs.opening import place_of
-from dap.specs import EvaluateSpec, PruneSpec, TrainSpec, folder_name
+from dap.specs import BestSpec, EvaluateSpec, PruneSpec, TrainSpec, folder_name
 
 EVALUATION = "evaluation"  # how the folders begin where `dap evaluate` leaves its result in a run's folder
 
@@ -82,6 +83,7 @@ def read_findings(folder: str | Path, records: Sequence[Record]) -> Findings:
             if isinstance(spec, EvaluateSpec):
                 said = place_of(spec.run, place).name if isinstance(spec.run, str) else folder_name(spec.run)
                 evaluations.append(_Evaluation(place, inside[place].name if place in inside else said, spec))
+                _refuse_another_run(evaluations[-1], inside.get(place, place.parent / said))
     found = Findings([], [], [])
     studied = list(study_runs(folder))
     for kind, settings in SETTINGS.items():
@@ -122,6 +124,14 @@ class _Evaluation:
     @cached_property
     def result(self) -> dict[str, Any]:
         return read_result(self.place)
+
+
+def _refuse_another_run(one: _Evaluation, run: Path) -> None:
+    """An evaluation is shown beside the run that it is about, and no other."""
+    if isinstance(one.spec.run, BestSpec):
+        run = place_of(one.spec.run, one.place)
+    if (run / RESULT).is_file() and one.result.get("content", "") != content_of(run):
+        raise Damaged(one.place / RESULT, f"it is about a run that was in {run} before")
 
 
 def _alike(evaluations: Sequence[_Evaluation], kind: str) -> list[_Evaluation]:

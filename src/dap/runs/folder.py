@@ -7,11 +7,12 @@ failure.json       the traceback, if the last attempt failed
 result.json        written last: the run is done
 """
 
+import json
 import os
 import re
 import time
 import traceback
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
@@ -27,6 +28,7 @@ from dap.layout import ENVIRONMENT, FAILURE, LOCK, METRICS, RESULT, SPEC
 from dap.run_files import (
     Damaged,
     as_read,
+    digest_of_spec,
     intact,
     log_rows,
     read_json,
@@ -50,19 +52,26 @@ class Metrics:
     """An append-only log of rows, one JSON object a line.
 
     A resumed run repeats the steps after its checkpoint. A row that is in the log already is not written again, so that
-    the log is the one of a run that was never interrupted.
+    the log is the one of a run that was never interrupted. Steps that a checkpoint covers must be in the log.
     """
 
-    def __init__(self, file: TextIO, lines: dict[tuple[str, int], str] | None = None):
-        self.file, self.lines, self.synced = file, lines or {}, True
+    def __init__(self, file: TextIO, run: str = "", rows: Iterable[tuple[int, dict[str, Any]]] = ()):
+        self.file, self.run, self.count, self.synced = file, run, 0, True
+        self.rows: dict[tuple[str, int], str] = {}
+        for self.count, row in rows:
+            self.rows[_key(row)] = json.dumps(row)
 
     def add(self, **row: Any) -> None:
-        line = row_line(row)
-        if self.lines.get(_key(row)) != line:
-            self.lines[_key(row)] = line
-            self.file.write(line)
-            self.file.flush()
-            self.synced = False
+        (stage, step), text = _key(row), json.dumps(row)
+        if self.rows.get((stage, step)) == text:
+            return
+        if self.run and step > 1 and (stage, step - 1) not in self.rows:  # earlier versions could lose some
+            raise Damaged(Path(self.file.name), f"{stage} is at step {step}, and the row of the step before is missing")
+        self.rows[stage, step] = text
+        self.count += 1
+        self.file.write(row_line(row, self.count, self.run))
+        self.file.flush()
+        self.synced = False
 
     def sync(self) -> None:
         """Rows that were added survive a power failure from here on."""
@@ -120,7 +129,9 @@ def finished(folder: Path, spec: Spec, *files: str) -> dict[str, Any] | None:
 
 def read_metrics(folder: str | Path) -> list[dict[str, Any]]:
     """The rows of the log, the last one for each stage and step; half a line, as a kill leaves it, is left out."""
-    return [row for _, row in _rows(Path(folder) / METRICS).values()]
+    log = Path(folder) / METRICS
+    with intact(log):
+        return list({_key(row): row for _, row in log_rows(log)}.values())
 
 
 def last_metrics(folder: str | Path) -> dict[str, Any] | None:
@@ -193,16 +204,9 @@ def note_failure(folder: Path, error: Exception) -> None:
 def _log(path: Path) -> Iterator[Metrics]:
     with open(path, "a") as file:
         file.truncate(path.read_bytes().rfind(b"\n") + 1)  # what a kill left of a line
-        yield Metrics(file, {key: line for key, (line, _) in _rows(path).items()})
-
-
-def _rows(path: Path) -> dict[tuple[str, int], tuple[str, dict[str, Any]]]:
-    """By stage and step the last line, and what it says."""
-    rows: dict[tuple[str, int], tuple[str, dict[str, Any]]] = {}
-    with intact(path):
-        for line, row in log_rows(path):
-            rows[_key(row)] = line, row
-    return rows
+        with intact(path):
+            metrics = Metrics(file, digest_of_spec(path.parent), log_rows(path))
+        yield metrics
 
 
 def _key(row: Mapping[str, Any]) -> tuple[str, int]:

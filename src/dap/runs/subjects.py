@@ -12,12 +12,16 @@ from dap.errors import DapError
 from dap.layout import RESULT
 from dap.masks import Masks
 from dap.models import ModelCard, load_classifier
+from dap.reading import reading, require_types
 from dap.run_files import intact, read_result, read_spec
 from dap.runs.opening import open_dense
 from dap.runs.pruning import load_pruned
 from dap.runs.sources import Sources, check_images, divide, suite_of
 from dap.specs import ModelSpec, PruneSpec, TrainSpec
 from dap.trust import local_only
+
+# What the card of a model says about its images; see `notes_of`.
+_NOTES = {"suite": str, "images": str, "targets": list[str], "seed": int, "on_corrupt": str, "listings": dict[str, str]}
 
 
 @dataclass(frozen=True)
@@ -102,7 +106,9 @@ def _from_file(file: Path, root: str | None) -> Subjects:
     missing = [name for name in ("suite", "targets", "seed") if name not in card.notes]
     if missing:
         raise DapError(f"{file} does not say which images it is for ({', '.join(missing)}): evaluate the run's folder")
-    where = card.notes.get("images", card.notes["suite"])
-    suite = load_suite(where, root, card.pixels, on_corrupt=card.notes.get("on_corrupt", "fail"))
+    notes = {"images": card.notes["suite"], "on_corrupt": "fail", "listings": {}, **card.notes}
+    with reading(file, "a classifier file", "make it again"):
+        require_types(notes, _NOTES)
+    suite = load_suite(notes["images"], root, card.pixels, on_corrupt=notes["on_corrupt"])
     check_images(suite, card)
-    return Subjects({"model": model}, {}, None, divide(suite, tuple(card.notes["targets"]), card.notes["seed"]), card)
+    return Subjects({"model": model}, {}, None, divide(suite, tuple(notes["targets"]), notes["seed"]), card)
