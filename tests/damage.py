@@ -15,15 +15,15 @@ ODD: list[Any] = [
 
 def mutants(text: str, count: int, seed: int) -> Iterator[bytes]:
     """So many changed versions of a JSON document."""
-    rng, values = random.Random(seed), json.loads(text)
+    rng = random.Random(seed)
     for _ in range(count):
         if rng.random() < 0.25:
             yield rng.choice(_BYTES)(text.encode(), rng)
         else:
-            changed = copy.deepcopy(values)
+            changed = json.loads(text)  # faster than a copy
             for _ in range(rng.choice((1, 1, 1, 2))):
                 changed = _change(changed, rng)
-            yield json.dumps(changed, indent=1).encode()
+            yield json.dumps(changed).encode()
 
 
 def log_mutants(text: str, count: int, seed: int) -> Iterator[bytes]:

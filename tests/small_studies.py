@@ -3,6 +3,7 @@
 import atexit
 import hashlib
 import json
+import re
 import shutil
 import tempfile
 from collections.abc import Mapping
@@ -83,11 +84,13 @@ def contents(study: Study) -> dict[str, str]:
 
 
 def write_as_before(file: Path, values: Mapping[str, Any] | None = None) -> None:
-    """As earlier versions wrote it, and the specification beside it: without digests; of `values`, if given."""
+    """As earlier versions wrote it, and specification and log beside it: without digests; of `values`, if given."""
     values = json.loads(file.read_text()) if values is None else values
     values = {name: value for name, value in values.items() if name not in ("sha256 of the rest", "files")}
     file.write_text(json.dumps(values))
-    if file.name != "spec.json" and (spec := file.with_name("spec.json")).is_file():
+    if file.name == "spec.json" and (log := file.with_name("metrics.jsonl")).is_file():
+        log.write_text(re.sub(r', "crc32 of the rest": "\w+"', "", log.read_text()))
+    elif file.name != "spec.json" and (spec := file.with_name("spec.json")).is_file():
         write_as_before(spec)
 
 

@@ -1,6 +1,5 @@
 """Damaged, changed and exchanged files of run folders."""
 
-import json
 import shutil
 import tracemalloc
 from collections.abc import Callable
@@ -143,8 +142,6 @@ def test_nothing_loads_with_other_content(kind, count, copied):
 @pytest.mark.parametrize("kind", KINDS)
 def test_files_without_digests_are_read_or_refused(kind, count, copied):
     """As earlier versions wrote them: a changed number cannot be noticed, but only a `DapError` is raised."""
-    for file in copied.rglob("*.jsonl"):
-        file.write_text("".join(f"{json.dumps(row)}\n" for row in read_metrics(file.parent)))
     for file in copied.rglob("*.json"):
         write_as_before(file)
     _read_all(copied, copied / "pruned")
