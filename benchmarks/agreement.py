@@ -15,13 +15,13 @@ from pathlib import Path
 
 import torch
 
-from dap.backward import domain_gradients
-from dap.gates import GateLayout
-from dap.masking import MaskedModel
-from dap.outputs import asking
+from dap.masks.attach import MaskedModel
+from dap.method.gates import GateLayout
+from dap.method.gradients import domain_gradients
+from dap.method.sensitivity import SignCount
 from dap.runs.opening import Opened, open_dense
-from dap.sensitivity import SignCount
-from dap.sources import batch_stream
+from dap.runtime.outputs import asking
+from dap.runtime.sources import batch_stream
 from dap.specs import PruneSpec
 
 AT = (1, 5, 12, 24, 48, 99)  # updates

@@ -18,8 +18,8 @@ from rich.progress import track
 
 from dap.config import FinetuneConfig, PacedSchedule, PruneConfig, TrainConfig
 from dap.data import DOMAINS
-from dap.methods import METHODS, SPARSITIES
 from dap.runs import PruneSpec, TrainSpec, prune_dense, train_dense
+from dap.specs.methods import METHODS, SPARSITIES
 
 # How each row of the table differs from the method's own way.
 ROWS = {

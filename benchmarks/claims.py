@@ -23,15 +23,15 @@ from pathlib import Path
 from statistics import fmean, variance
 from typing import Any
 
-from dap.bits import unpack_bits
 from dap.config import PruneConfig
-from dap.files import write_atomic
-from dap.methods import METHODS
+from dap.evaluation.bits import unpack_bits
 from dap.report import Record, read_findings, read_records
 from dap.report.findings import Finding, Point
 from dap.report.series import DENSE
 from dap.report.statistics import Difference, paired
 from dap.report.tables import image_differences
+from dap.runtime.files import write_atomic
+from dap.specs.methods import METHODS
 
 Trial = tuple[Any, ...]  # what is unseen, the seed and, over several objectives, the objective
 DAP, RAW, AGNOSTIC = METHODS["dap"].title, METHODS["dap"].called(raw=True), METHODS["agnostic"].title
@@ -53,7 +53,7 @@ _SURVIVORS = (
 @dataclass(frozen=True)
 class Result:
     accuracy: float  # on unseen domains
-    right: Mapping[str, str]  # by unseen domain, which images: see `dap.bits`
+    right: Mapping[str, str]  # by unseen domain, which images: see `dap.evaluation.bits`
     sources: float | None = None  # accuracy on their held-out images
 
 

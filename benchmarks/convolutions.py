@@ -3,7 +3,7 @@
     python benchmarks/convolutions.py
 
 First single layers, by the number of positions (images × height × width of the outputs) for an output channel: where
-the ratio falls below 1 the rule of `dap.convolutions` must stop. Then whole steps of dense training and of mask
+the ratio falls below 1 the rule of `dap.runtime.convolutions` must stop. Then whole steps of dense training and of mask
 learning. Medians of interleaved repeats on one thread, with channels last, as the loader gives pictures. The last line
 is one JSON object: how many times as long a step takes without it.
 """
@@ -18,11 +18,11 @@ import torch
 from torch import Tensor
 
 import dap
-import dap.backward
+import dap.method.gradients
 from dap.config import TrainConfig
-from dap.convolutions import weight_gradient
 from dap.models import create_classifier
-from dap.trainer import Trainer
+from dap.runtime.convolutions import weight_gradient
+from dap.training.step import Trainer
 from step import DOMAINS, calibrated, medians
 
 # Of ResNets at 64, 112 and 224 pixels: channels in, out, kernel, stride, pixels
@@ -98,7 +98,7 @@ def compare_steps(name: str, pixels: int, images: int, repeats: int) -> dict[str
     kinds = {"training": lambda: trainer.step(batches), "mask learning": lambda: pruner.step(batches)}
 
     def without(step):
-        with patch.object(dap.backward, "fast_backward", lambda weights: nullcontext()):
+        with patch.object(dap.method.gradients, "fast_backward", lambda weights: nullcontext()):
             step()
 
     results = {}

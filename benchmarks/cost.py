@@ -16,7 +16,7 @@ import torch
 import dap
 from dap.config import TrainConfig
 from dap.models import create_classifier
-from dap.trainer import Trainer
+from dap.training.step import Trainer
 from step import DOMAINS, calibrated, medians
 
 

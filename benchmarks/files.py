@@ -15,9 +15,9 @@ from pathlib import Path
 import safetensors.torch
 import torch
 
-from dap.allocation import global_masks
 from dap.criteria import random
-from dap.masking import bake
+from dap.masks.allocation import global_masks
+from dap.masks.attach import bake
 from dap.models import create_classifier, load_sparse, save_sparse
 
 SPARSITY, REPEATS = 0.8, 3

@@ -21,10 +21,10 @@ from torch.utils.data import TensorDataset
 
 import dap
 from dap.export import compare_latencies, export_onnx
-from dap.learning import learn_masks
-from dap.masking import bake
+from dap.masks.attach import bake
+from dap.method.learn import learn_masks
 from dap.models import ModelCard, create_classifier
-from dap.sources import Source
+from dap.runtime.sources import Source
 from dap.structure import find_channels, remove_channels
 from pacs import SHARED, pacs
 

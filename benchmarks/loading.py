@@ -20,7 +20,7 @@ from PIL import Image
 from torch.utils.data import DataLoader
 
 from dap.data import Images, load_suite
-from dap.torchvision_repair import repair_torchvision
+from dap.models.torchvision_repair import repair_torchvision
 from pacs import SHARED
 
 BATCH = 32

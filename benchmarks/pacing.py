@@ -17,10 +17,10 @@ import torch
 from rich.progress import track
 
 import dap
-from dap.allocation import global_masks
 from dap.criteria import magnitude
 from dap.data import split
 from dap.evaluation import accuracy
+from dap.masks.allocation import global_masks
 from pacs import DOMAINS, pacs, resnet18
 
 SPARSITIES = (0.2, 0.4, 0.6, 0.8, 0.9)

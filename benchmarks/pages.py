@@ -16,7 +16,7 @@ import shutil
 from pathlib import Path
 
 from dap.errors import DapError
-from dap.files import write_atomic
+from dap.runtime.files import write_atomic
 
 TABLE = re.compile(r"<!-- (?P<name>[\w/-]+) -->.*?<!-- end -->", re.DOTALL)
 FIGURE = re.compile(r"\]\((?P<image>[^)]*/images/(?P<study>\w+)-(?P<name>[\w-]+)\.svg)\)")

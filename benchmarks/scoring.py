@@ -19,10 +19,10 @@ import torch
 from torch import nn
 from torch.nn.utils import prune
 
-from dap.allocation import global_masks
 from dap.criteria import magnitude
-from dap.masking import maskable_weights
 from dap.masks import Masks
+from dap.masks.allocation import global_masks
+from dap.masks.attach import maskable_weights
 from dap.models import create_classifier
 
 SPARSITY, REPEATS = 0.8, 5

@@ -22,9 +22,9 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 import dap
-from dap.convolutions import fast_backward
-from dap.masking import maskable_weights
+from dap.masks.attach import maskable_weights
 from dap.models import create_classifier
+from dap.runtime.convolutions import fast_backward
 
 DOMAINS = ("a", "b", "c")
 

@@ -23,13 +23,13 @@ from dap.criteria import Calibration
 from dap.evaluation import accuracy
 from dap.evaluation.attacks import ATTACKS, under_attack
 from dap.evaluation.pixels import InPixels
-from dap.gates import by_weight
-from dap.methods import FLOPS, SPARSITIES
-from dap.norms import estimate_norms
+from dap.method.gates import by_weight
 from dap.runs.opening import open_dense
 from dap.runs.shipping import some_images
 from dap.specs import PruneSpec
+from dap.specs.methods import FLOPS, SPARSITIES
 from dap.structure import find_channels
+from dap.training.norms import estimate_norms
 
 CPU = torch.device("cpu")
 PGD = ATTACKS["pgd"][2]  # ε = 2/255

@@ -28,7 +28,7 @@ os.environ["DAP_CACHE"] = tempfile.mkdtemp(prefix="dap-cache-")
 import torch
 
 from dap.config import FinetuneConfig, PruneConfig, TrainConfig
-from dap.learning import learn_masks
+from dap.method.learn import learn_masks
 from dap.runs import EvaluateSpec, PruneSpec, TrainSpec, evaluate_run, folder, prune_dense, train_dense
 from dap.studies.study import keep_file
 from dap.studies.work import work_on

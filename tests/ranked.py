@@ -14,8 +14,8 @@ from torch.utils.data import Dataset, TensorDataset
 
 import dap
 from conftest import make_batches, make_classifier
-from dap.checkpoints import save_state
 from dap.objectives import OBJECTIVES
+from dap.runtime.checkpoints import save_state
 
 # Objectives by the name of their run. With free norms each rank sees statistics of its own, so that only ranks agree.
 RUNS = {name: name for name in OBJECTIVES} | {"free norms": "coral"}

@@ -3,8 +3,8 @@
 from pathlib import Path
 
 from dap.config import FinetuneConfig, PruneConfig, TrainConfig
-from dap.methods import METHODS
 from dap.runs import PruneSpec, TrainSpec, train_dense
+from dap.specs.methods import METHODS
 from small_studies import small_suite
 
 

@@ -21,10 +21,10 @@ import pages
 import scoring
 import step
 import tuning
-from dap.bits import pack_bits
 from dap.config import TrainConfig
 from dap.errors import DapError
 from dap.evaluation import accuracy
+from dap.evaluation.bits import pack_bits
 from dap.report import Record
 from dap.report.findings import Finding, Point
 from dap.runs import TrainSpec, train_dense

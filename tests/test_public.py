@@ -7,7 +7,7 @@ import pytest
 
 import dap
 
-CORE = ["backward", "config", "gates", "learning", "masking", "masks", "objectives", "pruner", "schedules"]
+CORE = ["config", "masks", "method.learn", "method.step", "objectives", "runtime.engine"]
 
 
 def test_every_public_name_is_there():

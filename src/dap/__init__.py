@@ -4,18 +4,21 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from dap import allocation, criteria, data, dense, evaluation, models, objectives, selection
+    from dap import criteria, data, evaluation, models, objectives
     from dap.config import PruneConfig, SwadConfig, TrainConfig
-    from dap.engine import Engine, launch
+    from dap.criteria.prune import Pruned, prune
     from dap.errors import DapError
-    from dap.learning import MaskPath, Snapshot, learn_masks
-    from dap.masking import bake
-    from dap.masks import Masks
+    from dap.masks import allocation
+    from dap.masks.attach import bake
+    from dap.masks.masks import Masks
+    from dap.method.learn import MaskPath, Snapshot, learn_masks
+    from dap.method.step import Pruner, StepStats
     from dap.models import Classifier
-    from dap.pruner import Pruner, StepStats
-    from dap.pruning import Pruned, prune
-    from dap.trainer import Trainer
-    from dap.training import Dense, finetune, train
+    from dap.runs import dense
+    from dap.runtime.engine import Engine, launch
+    from dap.training import selection
+    from dap.training.loop import Dense, finetune, train
+    from dap.training.step import Trainer
 
 __all__ = [
     "Classifier",
@@ -52,24 +55,25 @@ _HOME = {
     "Classifier": "models",
     "DapError": "errors",
     "Dense": "training",
-    "Engine": "engine",
-    "MaskPath": "learning",
+    "Engine": "runtime.engine",
+    "MaskPath": "method.learn",
     "Masks": "masks",
     "PruneConfig": "config",
-    "Pruned": "pruning",
-    "Pruner": "pruner",
-    "Snapshot": "learning",
-    "StepStats": "pruner",
+    "Pruned": "criteria.prune",
+    "Pruner": "method.step",
+    "Snapshot": "method.learn",
+    "StepStats": "method.step",
     "SwadConfig": "config",
     "TrainConfig": "config",
-    "Trainer": "trainer",
-    "bake": "masking",
+    "Trainer": "training",
+    "bake": "masks",
     "finetune": "training",
-    "launch": "engine",
-    "learn_masks": "learning",
-    "prune": "pruning",
+    "launch": "runtime.engine",
+    "learn_masks": "method.learn",
+    "prune": "criteria.prune",
     "train": "training",
 }
+_MODULES = {"allocation": "masks.allocation", "dense": "runs.dense", "selection": "training.selection"}
 
 
 def __getattr__(name: str) -> Any:
@@ -77,7 +81,7 @@ def __getattr__(name: str) -> Any:
     if name in _HOME:
         return getattr(import_module(f"dap.{_HOME[name]}"), name)
     if name in __all__:
-        return import_module(f"dap.{name}")
+        return import_module(f"dap.{_MODULES.get(name, name)}")
     raise AttributeError(f"module 'dap' has no attribute {name!r}")
 
 

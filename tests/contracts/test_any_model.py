@@ -8,7 +8,7 @@ import torch
 
 import dap
 from conftest import MODELS, make_batches, make_model
-from dap.gates import by_output_channel, by_weight
+from dap.method.gates import by_output_channel, by_weight
 
 CONFIG = dap.PruneConfig(steps=12, target_sparsity=0.9, alpha=1.0, f_update=2)
 

@@ -8,12 +8,12 @@ import torch
 from torch.utils.data import TensorDataset
 
 from conftest import MODELS, make_batches, make_model
-from dap.allocation import ALLOCATIONS, keep_count, n_of_m
 from dap.config import PruneConfig, TrainConfig
 from dap.criteria import CHANNEL_LEVEL, CRITERIA, Calibration, Scores
 from dap.errors import DapError
-from dap.masking import maskable_weights
-from dap.methods import METHODS
+from dap.masks.allocation import ALLOCATIONS, keep_count, n_of_m
+from dap.masks.attach import maskable_weights
+from dap.specs.methods import METHODS
 
 TRAINING = {
     "movement": {"config": TrainConfig(steps=3, learning_rate=1e-3)},

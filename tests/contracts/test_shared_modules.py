@@ -14,11 +14,11 @@ from conftest import make_batches
 from dap.criteria import CRITERIA, Calibration
 from dap.evaluation import accuracy
 from dap.export import export_onnx, export_program
-from dap.masking import MaskedModel, call_with
-from dap.methods import METHODS
+from dap.masks.attach import MaskedModel, call_with
 from dap.models import ModelCard
+from dap.models.torchvision_repair import repair_torchvision
+from dap.specs.methods import METHODS
 from dap.structure import find_channels, remove_channels
-from dap.torchvision_repair import repair_torchvision
 
 SOURCES = {domain: TensorDataset(*batch) for domain, batch in make_batches(size=12).items()}
 IMAGES = make_batches()["domain 0"][0]

@@ -13,11 +13,11 @@ from torch.utils.data import TensorDataset
 from conftest import make_batches, make_classifier, make_model, make_objective
 from dap.config import PruneConfig, TrainConfig
 from dap.criteria import Calibration, agnostic, dap, dss, ior, magnitude, movement, random, taylor, wanda
+from dap.criteria.prune import prune
 from dap.errors import DapError
-from dap.learning import learn_masks
-from dap.masking import maskable_weights
-from dap.pruning import prune
-from dap.sources import batch_stream
+from dap.masks.attach import maskable_weights
+from dap.method.learn import learn_masks
+from dap.runtime.sources import batch_stream
 
 
 def calibration(**options) -> Calibration:

@@ -6,7 +6,7 @@ from PIL import Image
 from dap.data import augmentation
 from dap.data.augmentation import THREADED, augment, normalise, sample_jitter
 from dap.data.draws import uniforms
-from dap.torchvision_repair import repair_torchvision
+from dap.models.torchvision_repair import repair_torchvision
 
 repair_torchvision()
 from torchvision import transforms  # noqa: E402

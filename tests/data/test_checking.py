@@ -3,9 +3,9 @@ from pathlib import Path
 import pytest
 from small_suites import encoded, make_folder
 
-from dap.benchmarks import Benchmark
 from dap.data import SUITES
 from dap.data.checking import check_suite
+from dap.specs.suites import Benchmark
 
 
 def test_pacs_is_whole(shared: Path) -> None:

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from dap.data import colours
-from dap.torchvision_repair import repair_torchvision
+from dap.models.torchvision_repair import repair_torchvision
 
 repair_torchvision()
 from torchvision.transforms import functional as F  # noqa: E402

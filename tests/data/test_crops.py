@@ -5,7 +5,7 @@ from torch.nn.functional import interpolate
 
 from dap.data.crops import DRAWS, RATIO, SCALE, crop, sample_boxes, sample_points
 from dap.data.draws import uniforms
-from dap.torchvision_repair import repair_torchvision
+from dap.models.torchvision_repair import repair_torchvision
 
 repair_torchvision()
 from torchvision.transforms import RandomResizedCrop  # noqa: E402

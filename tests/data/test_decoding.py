@@ -9,7 +9,7 @@ from PIL import Image
 from small_suites import encoded, picture
 
 from dap.data.decoding import decode
-from dap.torchvision_repair import repair_torchvision
+from dap.models.torchvision_repair import repair_torchvision
 
 repair_torchvision()
 from torchvision import transforms  # noqa: E402

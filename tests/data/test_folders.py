@@ -6,7 +6,7 @@ from small_suites import encoded, make_folder
 from dap.data.folders import list_folder
 from dap.data.suites import list_suite
 from dap.errors import DapError
-from dap.torchvision_repair import repair_torchvision
+from dap.models.torchvision_repair import repair_torchvision
 
 repair_torchvision()
 from torchvision.datasets import ImageFolder  # noqa: E402

@@ -8,7 +8,7 @@ from torch.utils.data import DataLoader
 
 from dap.data import Images, load_suite, split_suite
 from dap.data.decoding import decode
-from dap.torchvision_repair import repair_torchvision
+from dap.models.torchvision_repair import repair_torchvision
 
 repair_torchvision()
 from torchvision import transforms  # noqa: E402

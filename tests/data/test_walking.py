@@ -151,7 +151,7 @@ def test_a_fifo_is_refused_wherever_an_image_is_opened(tmp_path):
     (tmp_path / "table.csv").write_text("path,label,domain\npipe.png,cat,art\n")
     with pytest.raises(DapError, match=r"pipe\.png under .*: not a regular file"):
         list_suite(tmp_path / "table.csv")
-    program = f"from dap.verbs.predict import _files; _files([{str(tmp_path / 'pipe.png')!r}])"
+    program = f"from dap.cli.predict import _files; _files([{str(tmp_path / 'pipe.png')!r}])"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
     assert "pipe.png is not a regular file" in done.stderr
 

@@ -8,9 +8,9 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 from conftest import make_model
-from dap.bits import unpack_bits
 from dap.errors import DapError
 from dap.evaluation.attacks import ATTACKS, EPSILONS, Attack, check_attackable, named, perturb, under_attack
+from dap.evaluation.bits import unpack_bits
 from dap.evaluation.pixels import InPixels, batches
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)

@@ -2,9 +2,9 @@
 
 import torch
 
-from dap.allocation import global_masks
 from dap.export.ladder import Ladder
-from dap.masking import bake, every_weight
+from dap.masks.allocation import global_masks
+from dap.masks.attach import bake, every_weight
 from dap.structure import find_channels
 from structure.networks import make_network
 

@@ -4,8 +4,8 @@ from torch import nn
 
 from dap.errors import DapError
 from dap.export.ladder import Ladder
-from dap.masking import bake, every_weight
 from dap.masks import Masks
+from dap.masks.attach import bake, every_weight
 from export.ladders import IMAGES, MODEL, WEIGHTS, structured, unstructured
 
 
@@ -75,3 +75,15 @@ def test_nothing_is_between_where_weights_moved_and_beyond_the_sparsest():
         ladder.at(0.9)
     alone = Ladder(nn.Linear(2, 2), {})
     assert alone.at(alone.highest).model is alone.dense
+
+
+def test_a_model_between_keeps_something_in_every_layer():
+    model = nn.Sequential(nn.Linear(8, 4, bias=False), nn.Linear(4, 8, bias=False))
+    nn.init.uniform_(model[0].weight, 5, 20)
+    nn.init.uniform_(model[1].weight, 0.1, 0.2)
+    masks = Masks({"0.weight": torch.arange(32).view(4, 8) < 8, "1.weight": torch.zeros(8, 4).bool()})
+    ladder = Ladder(model, {0.875: (bake(model, masks), masks)})
+    between = ladder.at(0.6).masks
+    assert between is not None
+    assert between["1.weight"].sum() == 1
+    assert between["1.weight"].flatten()[model[1].weight.argmax()]

@@ -16,12 +16,12 @@ from torch.sparse._semi_structured_conversions import (
 from torch.utils.data import TensorDataset
 
 from dap import Masks, PruneConfig, bake, prune
-from dap.allocation import n_of_m
 from dap.criteria import Calibration, dap
 from dap.errors import DapError
 from dap.export import patterns
 from dap.export.patterns import check_pattern, semi_structured_layers, summary, to_semi_structured
-from dap.masking import maskable_weights
+from dap.masks.allocation import n_of_m
+from dap.masks.attach import maskable_weights
 from dap.models import ModelCard, create_classifier
 from dap.runs.opening import save_model
 

@@ -10,7 +10,7 @@ from dap.export.costs import compare_costs
 from dap.export.ladder import Ladder
 from dap.export.latency import compare, in_turn
 from dap.export.wishes import Wish, find, parse_latency, parse_size
-from dap.masking import bake
+from dap.masks.attach import bake
 from dap.models import ModelCard
 from dap.structure import find_channels
 from dap.structure.flops import count_flops

@@ -8,7 +8,7 @@ from torch import nn
 
 from dap.errors import DapError
 from dap.models import Classifier, create_classifier
-from dap.torchvision_repair import repair_torchvision
+from dap.models.torchvision_repair import repair_torchvision
 
 NAMES = {  # and the sizes of stage maps for images of 64 pixels
     "resnet18": [16, 16, 8, 4, 2],

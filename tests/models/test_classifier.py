@@ -5,11 +5,11 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from dap.allocation import global_masks
 from dap.errors import DapError
-from dap.masking import bake, maskable_weights
+from dap.masks.allocation import global_masks
+from dap.masks.attach import bake, maskable_weights
 from dap.models import Classifier, create_classifier, small_resnet
-from dap.outputs import Outputs
+from dap.runtime.outputs import Outputs
 
 
 class Stages(nn.Module):

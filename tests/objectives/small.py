@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from dap.models.classifier import Classifier
 from dap.objectives import OBJECTIVES, Objective
-from dap.outputs import Outputs
+from dap.runtime.outputs import Outputs
 
 DOMAINS = ("art", "photo", "sketch")
 CLASSES = 3

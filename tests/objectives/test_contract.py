@@ -10,13 +10,13 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.utils.data import TensorDataset
 
-from dap.backward import Network, forward, loss_from, loss_of, task_gradient
 from dap.config import TrainConfig
 from dap.errors import DapError
+from dap.method.gradients import Network, forward, loss_from, loss_of, task_gradient
 from dap.objectives import OBJECTIVES, Objective
-from dap.outputs import Outputs, asking
-from dap.trainer import Trainer
+from dap.runtime.outputs import Outputs, asking
 from dap.training import train
+from dap.training.step import Trainer
 from objectives.small import CLASSES, SIDE, draw_batches, flat_classifier, prepared, staged_classifier
 
 MASK_LOSS_IS_ERMS = ("erm", "mixup", "mldg")

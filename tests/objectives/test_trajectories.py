@@ -16,8 +16,8 @@ from torch import Tensor, nn
 
 from dap.config import TrainConfig
 from dap.objectives import OBJECTIVES
-from dap.seeding import derive_seed
-from dap.trainer import Trainer
+from dap.runtime.seeding import derive_seed
+from dap.training.step import Trainer
 from objectives.small import DOMAINS, Batches, draw_batches, flat_classifier, prepared, staged_classifier
 
 STEPS, RATE, SEED = 20, 1e-2, 3

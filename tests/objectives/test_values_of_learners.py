@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from dap.objectives import Cdann, Dann, Miro
-from dap.outputs import Outputs
+from dap.runtime.outputs import Outputs
 from objectives.small import DOMAINS, EVEN, LOG2, LOG3, LOG4, LOW, SURE, given, near, staged_classifier
 
 # ---- DANN

@@ -13,13 +13,13 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
-from dap.progress import bars
 from dap.report import Column, Findings, Mean, Record, Row, Table, all_tables
 from dap.report.evaluation import _csv
 from dap.report.findings import Finding, Histogram, Point
 from dap.report.origin import Origin
 from dap.report.page import Contents, Page
 from dap.report.table import escape, visible
+from dap.runtime.progress import bars
 
 HOSTILE = [
     "=1+1", "+cmd", "-2+3", "@SUM(A1)", "\t=1", "a | b", "\\|", "<img src=x onerror=alert(1)>", "`code`", "**bold**",

@@ -5,9 +5,9 @@ from dataclasses import replace
 import pytest
 import torch
 
-from dap.layout import MASKS, folder_of
 from dap.masks import Masks
 from dap.report.overlaps import overlap_table, read_overlaps
+from dap.specs.file_names import MASKS, folder_of
 
 
 def test_pairs_differ_in_one_thing(study, records):

@@ -9,8 +9,8 @@ from statistics import fmean
 import pytest
 import torch
 
-from dap.bits import pack_bits, unpack_bits
 from dap.errors import DapError
+from dap.evaluation.bits import pack_bits, unpack_bits
 from dap.report import read_findings, read_records
 from dap.report.charts import Look
 from dap.report.figures import dynamics, layers

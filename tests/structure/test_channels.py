@@ -3,14 +3,14 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dap.backward import domain_gradients, task_gradient
 from dap.config import PruneConfig
 from dap.errors import DapError
-from dap.gates import pull, weigh
-from dap.masking import MaskedModel
+from dap.masks.attach import MaskedModel
+from dap.method.gates import pull, weigh
+from dap.method.gradients import domain_gradients, task_gradient
+from dap.method.sensitivity import sensitivity
+from dap.method.step import Pruner
 from dap.objectives import Erm
-from dap.pruner import Pruner
-from dap.sensitivity import sensitivity
 from dap.structure import ChannelLayout, find_channels
 from structure.networks import make_network
 
@@ -116,3 +116,16 @@ def test_channels_are_learnt_towards_a_share_of_flops_and_resumed_exactly():
     for _ in range(7):
         again.step(BATCHES)
     assert torch.equal(again.effective, pruner.effective)
+
+
+def test_no_group_is_emptied_unless_asked():
+    pruner = Pruner(MODEL, PruneConfig(steps=5, average=0.5), granularity=CHANNELS)
+    group = next(iter(CHANNELS.groups.values()))
+    for logits in (pruner.effective, pruner.average):
+        assert logits is not None
+        logits[group] = -5 - torch.rand(group.stop - group.start)  # below all other channels
+    for masks in (pruner.masks(), pruner.masks(0.6)):
+        assert CHANNELS.kept(masks)[group].any()
+    assert pruner.layout.sparsity(pruner.ranking()) == 1 - CHANNELS.flops(CHANNELS.kept(pruner.masks()))
+    for masks in (pruner.masks(allow_empty=True), pruner.masks(0.6, allow_empty=True)):
+        assert not CHANNELS.kept(masks)[group].any()

@@ -3,10 +3,10 @@ import torch
 from torch import nn
 
 from dap.errors import DapError
-from dap.masking import bake
+from dap.masks.attach import bake
+from dap.models.torchvision_repair import repair_torchvision
 from dap.structure import find_channels, remove_channels
 from dap.structure.flops import count_flops
-from dap.torchvision_repair import repair_torchvision
 from structure.networks import make_network
 
 

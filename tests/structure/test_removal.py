@@ -4,8 +4,8 @@ from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from dap.errors import DapError
-from dap.masking import MaskedModel, bake
 from dap.masks import Masks
+from dap.masks.attach import MaskedModel, bake
 from dap.models import Classifier, ModelCard, save_classifier
 from dap.structure import ChannelLayout, find_channels, remove_channels
 from structure.networks import BACKBONES, make_network

@@ -6,7 +6,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from dap.errors import DapError
-from dap.masking import bake
+from dap.masks.attach import bake
 from dap.structure import find_channels, remove_channels
 from dap.structure.flops import count_flops
 

@@ -15,10 +15,10 @@ from pathlib import Path
 
 import pytest
 
-from dap.checkpoints import load_state
 from dap.cli import main
-from dap.run_files import read_json, read_result
 from dap.runs import read_metrics
+from dap.runs.json_files import read_json, read_result
+from dap.runtime.checkpoints import load_state
 from dap.specs import EvaluateSpec, PruneSpec
 from dap.studies import read_study
 from dap.studies.events import Events

@@ -8,13 +8,13 @@ from typing import Any, NamedTuple, Protocol
 import torch
 from torch import Tensor, nn
 
-from dap.batches import check_batch
-from dap.engine import Engine
 from dap.errors import DapError
-from dap.masks import Masks
+from dap.masks.masks import Masks
 from dap.objectives import Erm, Objective
-from dap.objectives.objective import Batches, Loss
-from dap.sources import Source, batch_stream, to_device
+from dap.objectives.objective import Loss
+from dap.runtime.batches import Batches, check_batch
+from dap.runtime.engine import Engine
+from dap.runtime.sources import Source, batch_stream, to_device
 from dap.structure.channels import Channels
 
 

@@ -4,7 +4,7 @@ import torch
 from torch import nn
 
 from dap.criteria.calibration import Calibration, Scores
-from dap.masking import maskable_weights
+from dap.masks.attach import maskable_weights
 
 
 def control(

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 
 from dap.criteria.calibration import Calibration, Scores
 from dap.errors import DapError
-from dap.masking import every_weight, looking_at, maskable_weights
-from dap.observation import Product, observe, order_of_use
+from dap.masks.attach import every_weight, looking_at, maskable_weights
+from dap.masks.observation import Product, observe, order_of_use
 
 
 def dss(model: nn.Module, data: Calibration, include: tuple[str, ...] = (), exclude: tuple[str, ...] = ()) -> Scores:

@@ -7,10 +7,10 @@ to Taylor's importance.
 import torch
 from torch import nn
 
-from dap.backward import task_gradient
 from dap.criteria.calibration import Calibration, Scores
-from dap.gates import GateLayout, by_output_channel
-from dap.masking import MaskedModel
+from dap.masks.attach import MaskedModel
+from dap.method.gates import GateLayout, by_output_channel
+from dap.method.gradients import task_gradient
 from dap.objectives import Erm
 
 

@@ -9,9 +9,9 @@ from torch import nn
 
 from dap.config import PruneConfig
 from dap.criteria.calibration import Calibration, News, Scores
-from dap.gates import GateLayout, by_weight
-from dap.learning import learn_masks
-from dap.pruner import StepStats
+from dap.method.gates import by_weight
+from dap.method.learn import learn_masks
+from dap.method.step import StepStats
 from dap.structure.channels import Channels
 
 
@@ -48,7 +48,7 @@ def dap(
     )
     data.check_whole(path.interrupted)
     layout, ranking = path.pruner.layout, path.pruner.ranking()
-    if isinstance(layout, GateLayout):
+    if channels is None:
         scores = Scores(layout.expand(ranking))
         if path.pruner.average is not None:
             scores.raw = Scores(layout.expand(path.pruner.ranking(raw=True)))

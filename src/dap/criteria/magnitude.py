@@ -3,7 +3,7 @@
 from torch import nn
 
 from dap.criteria.calibration import Calibration, Scores
-from dap.masking import maskable_weights
+from dap.masks.attach import maskable_weights
 
 
 def magnitude(

@@ -6,9 +6,9 @@ from torch import nn
 
 from dap.config import TrainConfig
 from dap.criteria.calibration import Calibration, News, Scores
-from dap.masking import maskable_weights
-from dap.training import finetune
-from dap.user_models import copied
+from dap.masks.attach import maskable_weights
+from dap.runtime.user_models import copied
+from dap.training.loop import finetune
 
 
 def movement(

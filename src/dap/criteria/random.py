@@ -4,8 +4,8 @@ import torch
 from torch import nn
 
 from dap.criteria.calibration import Calibration, Scores
-from dap.masking import maskable_weights
-from dap.seeding import derive_seed
+from dap.masks.attach import maskable_weights
+from dap.runtime.seeding import derive_seed
 
 
 def random(

@@ -5,10 +5,10 @@ from functools import partial
 import torch
 from torch import nn
 
-from dap.backward import domain_gradients
 from dap.criteria.calibration import Calibration, Scores
-from dap.masking import MaskedModel
-from dap.outputs import asking
+from dap.masks.attach import MaskedModel
+from dap.method.gradients import domain_gradients
+from dap.runtime.outputs import asking
 
 
 def taylor(model: nn.Module, data: Calibration, include: tuple[str, ...] = (), exclude: tuple[str, ...] = ()) -> Scores:

@@ -4,9 +4,9 @@ import torch
 from torch import Tensor, nn
 
 from dap.criteria.calibration import Calibration, Scores
-from dap.masking import looking_at, maskable_weights
-from dap.observation import Product, observe
-from dap.user_models import running
+from dap.masks.attach import looking_at, maskable_weights
+from dap.masks.observation import Product, observe
+from dap.runtime.user_models import running
 
 
 def wanda(model: nn.Module, data: Calibration, include: tuple[str, ...] = (), exclude: tuple[str, ...] = ()) -> Scores:

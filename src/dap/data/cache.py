@@ -23,7 +23,7 @@ from filelock import FileLock, Timeout
 from dap.data.decoding import decode_rows
 from dap.data.listing import Listing
 from dap.errors import DapError
-from dap.progress import progress
+from dap.runtime.progress import progress
 
 # Part of the key: raise it with any change to what is stored.
 RECIPE = 1

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import numpy as np
 
-from dap.benchmarks import SUITES
 from dap.data.decoding import find_unreadable
 from dap.data.digits import digits
 from dap.data.folders import list_folder
 from dap.data.listing import Contents, some
 from dap.data.suites import list_suite
+from dap.specs.suites import SUITES
 
 
 @dataclass

@@ -11,7 +11,7 @@ from PIL import Image
 from dap.data.listing import Listing
 from dap.data.threads import in_threads
 from dap.errors import DapError
-from dap.progress import progress
+from dap.runtime.progress import progress
 
 
 def decode(file: Any, pixels: int) -> tuple[np.ndarray, tuple[int, int]]:

@@ -17,7 +17,7 @@ from torch.nn import functional as F
 from torch.utils.data import TensorDataset
 
 from dap.data.cache import cache_folder
-from dap.files import write_atomic
+from dap.runtime.files import write_atomic
 
 DOMAINS = ("outline", "plain", "rotated", "textured")
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from dap.data.listing import Contents, Listing, Names, by_domain, encode
 from dap.errors import DapError
-from dap.trust import is_local_only
+from dap.runtime.offline import is_local_only
 
 COLUMNS = ("image", "label", "domain")
 

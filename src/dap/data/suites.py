@@ -9,7 +9,6 @@ from typing import Any, Literal
 import numpy as np
 from torch.utils.data import Dataset
 
-from dap.benchmarks import SUITES
 from dap.data.augmentation import MEAN, STD
 from dap.data.cache import cache_folder, cached, require_space
 from dap.data.decoding import Decoded, find_unreadable
@@ -20,7 +19,8 @@ from dap.data.images import Images, Store
 from dap.data.listing import Contents, Listing, some
 from dap.data.tables import list_table
 from dap.errors import DapError
-from dap.files import expanded
+from dap.runtime.files import expanded
+from dap.specs.suites import SUITES
 
 
 @dataclass(frozen=True)

@@ -8,13 +8,13 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
-from dap.batches import as_batch, called, check_batch, check_labels
 from dap.errors import DapError
-from dap.masking import frozen, looking_at
-from dap.outputs import Outputs
-from dap.parallel import ALONE, Ranks
-from dap.sources import Source, check_held_out, is_dataset, laid_out, take
-from dap.user_models import check_runnable, running
+from dap.masks.attach import frozen, looking_at
+from dap.runtime.batches import as_batch, called, check_batch, check_labels
+from dap.runtime.outputs import Outputs
+from dap.runtime.ranks import ALONE, Ranks
+from dap.runtime.sources import Source, check_held_out, is_dataset, laid_out, take
+from dap.runtime.user_models import check_runnable, running
 
 
 class Score(NamedTuple):

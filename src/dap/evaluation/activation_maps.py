@@ -5,8 +5,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from dap.errors import DapError
-from dap.masking import frozen
-from dap.outputs import Outputs
+from dap.masks.attach import frozen
+from dap.runtime.outputs import Outputs
 
 
 class NoMaps(DapError):

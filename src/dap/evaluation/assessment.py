@@ -8,13 +8,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from dap.batches import called, check_batch, check_labels
 from dap.errors import DapError
 from dap.evaluation.pixels import batches
-from dap.masking import frozen
-from dap.outputs import Outputs
-from dap.sources import Source, laid_out
-from dap.user_models import check_runnable, running
+from dap.masks.attach import frozen
+from dap.runtime.batches import called, check_batch, check_labels
+from dap.runtime.outputs import Outputs
+from dap.runtime.sources import Source, laid_out
+from dap.runtime.user_models import check_runnable, running
 
 BINS = 15
 

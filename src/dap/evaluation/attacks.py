@@ -9,12 +9,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from dap.bits import pack_bits
 from dap.errors import DapError
+from dap.evaluation.bits import pack_bits
 from dap.evaluation.pixels import InPixels, batches
-from dap.masking import frozen
-from dap.seeding import derive_seed
-from dap.sources import Source
+from dap.masks.attach import frozen
+from dap.runtime.seeding import derive_seed
+from dap.runtime.sources import Source
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class Attacked(NamedTuple):
     accuracy: float  # under it
     no_gradient: float | None  # the share of images that are right and cannot be attacked: their loss has no gradient
     images: int
-    right: str = ""  # which images are right under it, in order: see `dap.bits`
+    right: str = ""  # which images are right under it, in order: see `dap.evaluation.bits`
 
 
 def perturb(

@@ -6,12 +6,12 @@ from importlib.util import find_spec
 import torch
 from torch import Tensor
 
-from dap.bits import pack_bits
 from dap.errors import DapError
 from dap.evaluation.attacks import Attacked, check_attackable
+from dap.evaluation.bits import pack_bits
 from dap.evaluation.pixels import InPixels, batches
-from dap.masking import frozen
-from dap.sources import Source
+from dap.masks.attach import frozen
+from dap.runtime.sources import Source
 
 
 def check_auto_attack() -> None:

@@ -21,10 +21,10 @@ from torch import Tensor
 from dap.data.cache import cache_folder
 from dap.errors import DapError
 from dap.evaluation.pixels import InPixels, batches
-from dap.files import replacing
-from dap.masking import frozen
-from dap.seeding import derive_seed
-from dap.sources import Source
+from dap.masks.attach import frozen
+from dap.runtime.files import replacing
+from dap.runtime.seeding import derive_seed
+from dap.runtime.sources import Source
 
 CORRUPTIONS = (
     "gaussian_noise", "shot_noise", "impulse_noise",

@@ -9,13 +9,12 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from dap.allocation import global_masks
-from dap.checkpoints import load_state
-from dap.criteria import Scores
 from dap.errors import DapError
-from dap.masking import every_weight
-from dap.masks import Masks
-from dap.reading import elements, reading, require
+from dap.masks.allocation import global_masks
+from dap.masks.attach import every_weight
+from dap.masks.masks import Masks
+from dap.runtime.checkpoints import load_state
+from dap.runtime.reading import elements, reading, require
 
 
 @dataclass(frozen=True)
@@ -135,4 +134,4 @@ def _weights(model: nn.Module, masks: Masks) -> tuple[dict[str, Tensor], Masks]:
 
 
 def _by_magnitude(weights: Mapping[str, Tensor], sparsity: float) -> Masks:
-    return global_masks(Scores({name: weight.abs() for name, weight in weights.items()}), sparsity, allow_empty=True)
+    return global_masks({name: weight.abs() for name, weight in weights.items()}, sparsity, allow_empty=True)

@@ -6,9 +6,9 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch import Tensor, nn
 
-from dap.batches import as_batch
-from dap.outputs import Outputs
-from dap.sources import Batch, Source, is_dataset, laid_out, take
+from dap.runtime.batches import as_batch
+from dap.runtime.outputs import Outputs
+from dap.runtime.sources import Batch, Source, is_dataset, laid_out, take
 
 
 class InPixels(nn.Module):

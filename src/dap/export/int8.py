@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from dap.errors import DapError
 from dap.export.onnx import Session, open_onnx, package, write_onnx
-from dap.files import replacing
+from dap.runtime.files import replacing
 
 # Products, and what can stay in integers between them. Sums stay in float: what a transformer adds up over its blocks
 # has too wide a range for 8 bits, and sums in integers make a convolutional network no faster.

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from dap.allocation import global_masks
 from dap.errors import DapError
-from dap.masking import bake
-from dap.masks import Masks
+from dap.masks.allocation import global_masks
+from dap.masks.attach import bake
+from dap.masks.masks import Masks
 from dap.structure import Channels, remove_channels
 
 _STEPS = 200  # between a share of 0 and 1

@@ -10,10 +10,10 @@ from statistics import median
 import torch
 from torch import Tensor, nn
 
-from dap.engine import threads as torch_threads
 from dap.errors import DapError
 from dap.export.onnx import open_onnx
-from dap.masking import frozen
+from dap.masks.attach import frozen
+from dap.runtime.engine import threads as torch_threads
 
 
 def latency(run: Callable[[], object], repeats: int = 30) -> float:

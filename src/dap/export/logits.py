@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from dap.errors import DapError
-from dap.outputs import Outputs
-from dap.user_models import check_exportable, check_shaped, copied, first_line, unwrapped
+from dap.runtime.outputs import Outputs
+from dap.runtime.user_models import check_exportable, check_shaped, copied, first_line, unwrapped
 
 TOLERANCE = 1e-3  # of logits, whose rounding depends on the order of sums
 

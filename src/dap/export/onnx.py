@@ -12,9 +12,9 @@ from torch import Tensor, nn
 
 from dap.errors import DapError
 from dap.export.logits import Logits, difference, exporting
-from dap.files import replacing
 from dap.models import ModelCard
-from dap.reading import reading, require, require_types
+from dap.runtime.files import replacing
+from dap.runtime.reading import reading, require, require_types
 
 _CARD = ("class_names", "pixels", "mean", "std")  # what travels in the file's metadata
 _CHECKSUM = "checksum"

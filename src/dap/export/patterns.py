@@ -16,8 +16,8 @@ from torch.sparse import (
     SparseSemiStructuredTensorCUTLASS,
 )
 
-from dap.allocation import n_of_m
 from dap.errors import DapError
+from dap.masks.allocation import n_of_m
 
 _HALF = (torch.float16, torch.bfloat16)  # in float32 torch's kernels want 1:2, and lose weights of a 2:4 in silence
 # In eval mode they hand the weights of their layers to operators of their own, which know plain tensors only.

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from dap.export.logits import Logits, difference, exporting
-from dap.files import replacing
+from dap.runtime.files import replacing
 
 
 def export_program(model: nn.Module, path: str | Path, images: Tensor, reference: nn.Module | None = None) -> float:

@@ -10,9 +10,9 @@ from torch import Tensor, nn
 from dap.errors import DapError
 from dap.models.classifier import Classifier, Encoder, Recipe
 from dap.models.small_resnet import small_resnet
+from dap.models.torchvision_repair import repair_torchvision
 from dap.models.weights import load_weights
-from dap.torchvision_repair import repair_torchvision
-from dap.trust import is_local_only
+from dap.runtime.offline import is_local_only
 
 _RESNET_STEM = ("conv1", "bn1", "act1", "maxpool")
 _RESNET_STAGES = ("layer1", "layer2", "layer3", "layer4")

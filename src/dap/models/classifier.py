@@ -7,7 +7,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from dap.errors import DapError
-from dap.outputs import Outputs
+from dap.runtime.outputs import Outputs
 
 # From a network and images to pooled features [n, d] and the maps of its stages. A function instead of hooks, which
 # would break under torch.compile and gather copies of what they saw.
@@ -32,6 +32,8 @@ class Classifier(nn.Module):
     >>> model(torch.zeros(4, 3, 8, 8)).shape, model(torch.zeros(4, 3, 8, 8), full=True).features.shape
     (torch.Size([4, 2]), torch.Size([4, 8]))
     """
+
+    gives_features = True  # when called with full=True
 
     def __init__(
         self,

@@ -12,16 +12,16 @@ from typing import Any, get_type_hints
 import torch
 from torch import Tensor
 
-from dap.checkpoints import checksum
 from dap.errors import DapError
-from dap.files import check_readable
 from dap.models.backbones import create_classifier
 from dap.models.classifier import Classifier
 from dap.models.small_resnet import small_resnet
 from dap.models.sparse import FORMAT as SPARSE
 from dap.models.sparse import load_sparse, save_sparse
-from dap.reading import parse_object, read_tensors, reading, require, require_types
-from dap.tensors import save_tensors
+from dap.runtime.checkpoints import checksum
+from dap.runtime.files import check_readable
+from dap.runtime.reading import parse_object, read_tensors, reading, require, require_types
+from dap.runtime.tensors import save_tensors
 
 _FORMAT = "dap-classifier-1"
 _MOST_PIXELS = 8192  # of an image's side

@@ -16,8 +16,8 @@ from safetensors import safe_open
 from torch import Tensor
 
 from dap.errors import DapError
-from dap.reading import elements, has_padding, parse_object, reading, require, require_types
-from dap.tensors import save_tensors
+from dap.runtime.reading import elements, has_padding, parse_object, reading, require, require_types
+from dap.runtime.tensors import save_tensors
 
 FORMAT = "dap-sparse-1"
 _BITS, _VALUES = "::bits", "::values"

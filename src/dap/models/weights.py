@@ -10,11 +10,11 @@ import torch
 from torch import Tensor
 
 from dap.errors import DapError
-from dap.files import check_readable, expanded
 from dap.models.classifier import Classifier
 from dap.models.sparse import FORMAT as SPARSE
 from dap.models.sparse import load_sparse
-from dap.reading import read_tensors, reading, require
+from dap.runtime.files import check_readable, expanded
+from dap.runtime.reading import read_tensors, reading, require
 
 _WRAPPERS = ("state_dict", "model_dict", "model")
 _PREFIXES = re.compile(r"^(?:module\.|_orig_mod\.)+")  # left by DistributedDataParallel and torch.compile

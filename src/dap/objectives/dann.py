@@ -9,8 +9,8 @@ from torch import Tensor, nn
 
 from dap.errors import DapError
 from dap.objectives.objective import Objective
-from dap.outputs import Outputs
-from dap.search import Choice, LogUniform
+from dap.runtime.outputs import Outputs
+from dap.specs.ranges import Choice, LogUniform
 
 _MOST_LAYERS = 100
 

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from torch import Tensor
 
 from dap.objectives.objective import Objective, risks
-from dap.outputs import Outputs
+from dap.runtime.outputs import Outputs
 
 
 class Erm(Objective):

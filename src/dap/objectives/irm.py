@@ -7,8 +7,8 @@ from torch import Tensor
 
 from dap.errors import DapError
 from dap.objectives.objective import Objective, risks
-from dap.outputs import Outputs
-from dap.search import LogUniform
+from dap.runtime.outputs import Outputs
+from dap.specs.ranges import LogUniform
 
 
 class Irm(Objective):

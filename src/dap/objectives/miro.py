@@ -11,8 +11,8 @@ from torch import Tensor, nn
 
 from dap.errors import DapError
 from dap.objectives.objective import Objective, risks
-from dap.outputs import Outputs, asking
-from dap.search import Choice
+from dap.runtime.outputs import Outputs, asking
+from dap.specs.ranges import Choice
 
 _EPS = 1e-5
 

@@ -6,10 +6,10 @@ import numpy as np
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from dap.batches import check_batch, check_labels
-from dap.objectives.objective import Batches, Objective, risks
-from dap.outputs import Outputs
-from dap.search import LogUniform
+from dap.objectives.objective import Objective, risks
+from dap.runtime.batches import Batches, check_batch, check_labels
+from dap.runtime.outputs import Outputs
+from dap.specs.ranges import LogUniform
 
 
 class Mixup(Objective):

@@ -7,9 +7,10 @@ import numpy as np
 from torch import Tensor
 
 from dap.errors import DapError
-from dap.objectives.objective import Batches, Gradient, Gradients, Objective, Weights, risks
-from dap.outputs import Outputs
-from dap.search import Choice, LogUniform
+from dap.objectives.objective import Gradient, Gradients, Objective, Weights, risks
+from dap.runtime.batches import Batches
+from dap.runtime.outputs import Outputs
+from dap.specs.ranges import Choice, LogUniform
 
 
 class Mldg(Objective):

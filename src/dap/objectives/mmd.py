@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 
 from dap.objectives.objective import Objective, pairwise, risks
-from dap.outputs import Outputs
-from dap.search import LogUniform
+from dap.runtime.outputs import Outputs
+from dap.specs.ranges import LogUniform
 
 
 class Mmd(Objective):

@@ -10,10 +10,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from dap.errors import DapError
-from dap.outputs import Outputs
-from dap.search import Range
+from dap.runtime.batches import Batches
+from dap.runtime.outputs import Outputs
+from dap.specs.ranges import Range
 
-Batches = Mapping[str, tuple[Tensor, Tensor]]  # by domain: inputs, labels
 Weights = Mapping[str, Tensor]
 Gradients = dict[str, Tensor | None]  # by weight; None: it took no part
 LossFunction = Callable[[Mapping[str, Outputs], Mapping[str, Tensor]], Tensor]

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dap.errors import DapError
-from dap.files import write_atomic
 from dap.report.table import sparsity_title, visible
+from dap.runtime.files import write_atomic
 
 if TYPE_CHECKING:
     import altair

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from dap.config import PruneConfig, TrainConfig
-from dap.specs import ModelSpec, PruneSpec, Spec, TrainSpec, folder_name
+from dap.specs.runs import ModelSpec, PruneSpec, Spec, TrainSpec, folder_name
 
 
 def commands_of(spec: Spec, out: str | Path) -> list[str]:

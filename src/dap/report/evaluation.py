@@ -8,8 +8,6 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from dap.files import write_atomic
-from dap.layout import MAPS, RESULT
 from dap.report.charts import (
     Figure,
     Look,
@@ -24,6 +22,8 @@ from dap.report.charts import (
 )
 from dap.report.figures import SIDES
 from dap.report.table import no_formula, visible
+from dap.runtime.files import write_atomic
+from dap.specs.file_names import MAPS, RESULT
 
 
 def write_tables_and_figures(result: Mapping[str, Any], folder: Path, overlaps: Rows | None = None) -> list[str]:

@@ -5,12 +5,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from statistics import fmean
 from typing import Any
 
-from dap.methods import METHODS
 from dap.report.charts import Figure, Look, Rows, by_layer, dots, histogram, lines
 from dap.report.findings import Finding, Findings, Histogram, Point
 from dap.report.records import Record
 from dap.report.statistics import mean_of, over_domains
 from dap.report.tables import Numbers, Side, Trials, by_trial
+from dap.specs.methods import METHODS
 
 SIDES = {True: "unseen domains", False: "source domains"}
 

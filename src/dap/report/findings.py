@@ -9,13 +9,13 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from dap.layout import METRICS, RESULT, SPEC
 from dap.report.records import Record, run_places, study_runs
-from dap.run_files import Damaged, intact, read_result, read_spec
 from dap.runs.evaluating import content_of
 from dap.runs.folder import read_metrics
+from dap.runs.json_files import Damaged, intact, read_result, read_spec
 from dap.runs.opening import place_of
-from dap.specs import BestSpec, EvaluateSpec, PruneSpec, TrainSpec, folder_name
+from dap.specs.file_names import METRICS, RESULT, SPEC
+from dap.specs.runs import BestSpec, EvaluateSpec, PruneSpec, TrainSpec, folder_name
 
 EVALUATION = "evaluation"  # how the folders begin where `dap evaluate` leaves its result in a run's folder
 
@@ -37,7 +37,7 @@ class Finding:
     wished: str | None
     images: str = ""  # how many of them
     expected: tuple[tuple[str, ...], ...] = ()  # as in `Record`, of evaluations of this kind
-    right: Mapping[str, str] = field(default_factory=dict)  # by domain, which images: see `dap.bits`
+    right: Mapping[str, str] = field(default_factory=dict)  # by domain, which images: see `dap.evaluation.bits`
 
 
 @dataclass(frozen=True)

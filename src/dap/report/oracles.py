@@ -8,13 +8,13 @@ from statistics import fmean
 from typing import Any
 
 from dap.evaluation import TargetScore, oracle
-from dap.layout import RESULT
 from dap.report.records import Record
 from dap.report.series import DENSE
 from dap.report.statistics import mean_of, over_domains
 from dap.report.table import Column, Row, Table
-from dap.run_files import intact, read_result, read_spec
-from dap.specs import BestSpec, folder_name
+from dap.runs.json_files import intact, read_result, read_spec
+from dap.specs.file_names import RESULT
+from dap.specs.runs import BestSpec, folder_name
 
 _NOTE = (
     "Dense models, on 80 % of the images of the unseen domains; the mean over domains, ± the standard deviation over "

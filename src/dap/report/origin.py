@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
 
-from dap.layout import ENVIRONMENT, RESULT, SPEC
-from dap.progress import duration
 from dap.report.commands import commands_of
 from dap.report.records import run_places
 from dap.report.table import Column, Row, Table
-from dap.run_files import intact, read_json, read_spec
+from dap.runs.json_files import intact, read_json, read_spec
+from dap.runtime.progress import duration
+from dap.specs.file_names import ENVIRONMENT, RESULT, SPEC
 from dap.studies import read_study
 from dap.studies.status import RunStatus, status
 from dap.studies.study import kept_files

@@ -8,12 +8,12 @@ from itertools import combinations
 from pathlib import Path
 
 from dap.evaluation.interpretation import chance_overlap
-from dap.layout import MASKS, folder_of
-from dap.masks import Masks
+from dap.masks.masks import Masks
 from dap.report.records import Record
 from dap.report.statistics import mean_of
 from dap.report.table import Column, Row, Table, sparsity_title
 from dap.report.tables import in_order
+from dap.specs.file_names import MASKS, folder_of
 
 BETWEEN = {"series": "methods", "seed": "seeds", "targets": "unseen domains"}
 

@@ -14,7 +14,6 @@ from typing import Any
 
 from dap.data.cache import cache_folder
 from dap.errors import DapError
-from dap.files import write_atomic
 from dap.report.charts import COLOURS, DASHES, Figure, Look
 from dap.report.figures import all_figures
 from dap.report.findings import Findings
@@ -24,6 +23,7 @@ from dap.report.statistics import Difference, Mean
 from dap.report.summary import Summary, summarise
 from dap.report.table import Table, Value, show, sparsity_title, visible
 from dap.report.tables import in_order, wishes
+from dap.runtime.files import write_atomic
 
 _HERE = Path(__file__).parent
 _TALL = ("corruptions",)  # a row for each

@@ -9,12 +9,12 @@ from statistics import fmean
 from typing import Any
 
 from dap.errors import DapError
-from dap.layout import RAW, RESULT, SPEC
-from dap.methods import METHODS
 from dap.report.series import DENSE, name_series
-from dap.run_files import check_run, intact, read_result, read_spec
+from dap.runs.json_files import check_run, intact, read_result, read_spec
 from dap.runs.opening import trained_of
-from dap.specs import BestSpec, EvaluateSpec, ModelSpec, PruneSpec, Spec, TrainSpec, folder_name
+from dap.specs.file_names import RAW, RESULT, SPEC
+from dap.specs.methods import METHODS
+from dap.specs.runs import BestSpec, EvaluateSpec, ModelSpec, PruneSpec, Spec, TrainSpec, folder_name
 from dap.studies import read_study
 from dap.studies.study import kept_files
 
@@ -42,7 +42,7 @@ class Record:
     layers: Mapping[str, float] = field(default_factory=dict)  # sparsity
     series: str = ""  # its row in a table, its line in a chart
     dense: str = ""  # the series of the dense model that was pruned
-    right: Mapping[str, str] = field(default_factory=dict)  # by unseen domain, which images: see `dap.bits`
+    right: Mapping[str, str] = field(default_factory=dict)  # by unseen domain, which images: see `dap.evaluation.bits`
     expected: tuple[tuple[str, ...], ...] = ()  # what is unseen in turn, of a study also what is not done yet
     pruning: bool = False  # whether the run is one
     domainbed: float | None = None  # as `unseen`, on the 80 % of images that DomainBed reports

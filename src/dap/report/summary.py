@@ -3,11 +3,11 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from dap.methods import METHODS
 from dap.report.records import Record
 from dap.report.statistics import ENOUGH, Difference, Mean, mean_of, of_both, paired
 from dap.report.table import points, show
 from dap.report.tables import Numbers, Side, in_order, wishes
+from dap.specs.methods import METHODS
 
 
 @dataclass(frozen=True)

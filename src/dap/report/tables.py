@@ -8,14 +8,14 @@ from typing import Any, Literal, TypeVar
 
 import numpy as np
 
-from dap.bits import unpack_bits
 from dap.errors import DapError
-from dap.methods import BY_FLOPS, METHODS
+from dap.evaluation.bits import unpack_bits
 from dap.report.findings import Finding
 from dap.report.records import Record
 from dap.report.series import DENSE
 from dap.report.statistics import Difference, Mean, mean_of, over_domains, paired
 from dap.report.table import Column, Row, Table, file_name, sparsity_title
+from dap.specs.methods import BY_FLOPS, METHODS
 
 Side = Literal["unseen", "validation", "domainbed"]  # fields of a record
 Key = TypeVar("Key")

@@ -6,8 +6,6 @@ from pathlib import Path
 from typing import Any
 
 from dap.errors import DapError
-from dap.files import write_atomic
-from dap.layout import RESULT
 from dap.report.charts import charts_are_here, write_figures
 from dap.report.figures import all_figures
 from dap.report.findings import read_findings
@@ -18,6 +16,8 @@ from dap.report.page import Contents, Page, look_of
 from dap.report.paper import published
 from dap.report.records import read_records, run_places
 from dap.report.tables import all_tables
+from dap.runtime.files import write_atomic
+from dap.specs.file_names import RESULT
 
 _PAUSE = 5.0  # seconds between looks at a study that runs
 

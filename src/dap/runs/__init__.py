@@ -6,7 +6,7 @@ from dap.runs.folder import read_metrics, read_spec
 from dap.runs.pruning import load_pruned, prune_dense
 from dap.runs.sources import Sources, divide, on_targets
 from dap.runs.training import make_objective, train_dense
-from dap.specs import BestSpec, EvaluateSpec, ModelSpec, PruneSpec, TrainSpec
+from dap.specs.runs import BestSpec, EvaluateSpec, ModelSpec, PruneSpec, TrainSpec
 
 __all__ = [
     "BestSpec",

@@ -5,13 +5,13 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from dap.engine import Engine
 from dap.errors import DapError
-from dap.layout import RESULT, SPEC
-from dap.run_files import as_read, intact, read_result, write_result
 from dap.runs.folder import finished, working_in
-from dap.selection import LeftOutScore, SourceScore, leave_one_domain_out, training_domain_validation
-from dap.specs import BestSpec, TrainSpec, folder_name
+from dap.runs.json_files import as_read, intact, read_result, write_result
+from dap.runtime.engine import Engine
+from dap.specs.file_names import RESULT, SPEC
+from dap.specs.runs import BestSpec, TrainSpec, folder_name
+from dap.training.selection import LeftOutScore, SourceScore, leave_one_domain_out, training_domain_validation
 
 
 def choose_best(spec: BestSpec, folder: str | Path) -> dict[str, Any]:

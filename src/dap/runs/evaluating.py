@@ -12,22 +12,22 @@ from typing import Any
 import torch
 from torch import nn
 
-from dap.engine import Engine, threads
 from dap.errors import DapError
 from dap.evaluation.assessment import assess_logits, predictions
 from dap.evaluation.attacks import EPSILONS, Attack, NotAttackable, named, under_attack
 from dap.evaluation.autoattack import auto_attack, check_auto_attack
 from dap.evaluation.corruptions import check_corruptible, on_corruptions
 from dap.evaluation.pixels import InPixels, Joined
-from dap.layout import METRICS, SPEC
-from dap.run_files import as_read, intact, read_result, read_spec, write_result
 from dap.runs.folder import Metrics, finished, read_metrics, working_in
 from dap.runs.interpreting import interpret
+from dap.runs.json_files import as_read, intact, read_result, read_spec, write_result
 from dap.runs.opening import place_of, settled
 from dap.runs.sources import Sources
 from dap.runs.subjects import Subjects, open_subjects
-from dap.specs import BestSpec, EvaluateSpec, identity
-from dap.trust import names_its_model
+from dap.runs.trust import names_its_model
+from dap.runtime.engine import Engine, threads
+from dap.specs.file_names import METRICS, SPEC
+from dap.specs.runs import BestSpec, EvaluateSpec, identity
 
 Told = Callable[[str, int, int], None]  # what is being done, how much of it, of how much
 

@@ -20,12 +20,9 @@ from typing import Any, TextIO
 
 from filelock import FileLock, Timeout
 
-from dap.checkpoints import difference
-from dap.engine import Engine
 from dap.errors import DapError
-from dap.files import check_inside, syncing_first
-from dap.layout import ENVIRONMENT, FAILURE, LOCK, METRICS, RESULT, SPEC
-from dap.run_files import (
+from dap.runs.environment import environment
+from dap.runs.json_files import (
     Damaged,
     as_read,
     digest_of_spec,
@@ -38,8 +35,11 @@ from dap.run_files import (
     row_line,
     write_json,
 )
-from dap.runs.environment import environment
-from dap.specs import FORMAT, Spec, identity
+from dap.runtime.checkpoints import difference
+from dap.runtime.engine import Engine
+from dap.runtime.files import check_inside, syncing_first
+from dap.specs.file_names import ENVIRONMENT, FAILURE, LOCK, METRICS, RESULT, SPEC
+from dap.specs.runs import FORMAT, Spec, identity
 
 _ROW = 2**14  # bytes, which hold at least one
 
@@ -165,7 +165,9 @@ def _refuse_links(folder: Path) -> None:
             check_inside(folder, path)
 
 
-_TEMPORARY = re.compile(r"\.(\w+\.(json|png)|[\w.-]+\.safetensors)\.\w{8}")  # as `dap.files` names what it writes
+_TEMPORARY = re.compile(
+    r"\.(\w+\.(json|png)|[\w.-]+\.safetensors)\.\w{8}"
+)  # as `dap.runtime.files` names what it writes
 
 
 _TEMPORARY_SPEC = re.compile(r"\.spec\.json\.\w{8}")  # all that a run leaves before the folder is known to be its own

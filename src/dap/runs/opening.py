@@ -12,17 +12,18 @@ from torch import nn
 
 from dap.config import TrainConfig
 from dap.data import Suite
-from dap.dense import load_dense
 from dap.errors import DapError
-from dap.layout import DENSE, RESULT, SPEC
 from dap.models import Classifier, ModelCard, create_classifier, load_weights, save_classifier, save_sparse
 from dap.models.weights import read_weights
 from dap.objectives import Erm, Objective
-from dap.run_files import intact, own, read_json, read_result, read_spec
+from dap.runs.dense import load_dense
+from dap.runs.json_files import intact, own, read_json, read_result, read_spec
 from dap.runs.sources import Sources, check_images, divide, notes_of, suite_of
-from dap.specs import BestSpec, EvaluateSpec, ModelSpec, PruneSpec, Spec, TrainSpec, folder_name, read
-from dap.tensors import save_tensors
-from dap.trust import check_code, local_only
+from dap.runs.trust import check_code
+from dap.runtime.offline import local_only
+from dap.runtime.tensors import save_tensors
+from dap.specs.file_names import DENSE, RESULT, SPEC
+from dap.specs.runs import BestSpec, EvaluateSpec, ModelSpec, PruneSpec, Spec, TrainSpec, folder_name, read
 
 
 @dataclass(frozen=True)
@@ -46,7 +47,7 @@ def open_dense(
 ) -> Opened:
     """What `spec`, whose folder is given, prunes; `moved_to` says where a dense training is now, `root` its images.
 
-    `trust_code` allows what `dap.trust` refuses otherwise: to import the model's code, and to fetch from a hub.
+    `trust_code` allows what `dap.runs.trust` refuses otherwise: to import the model's code, and to fetch from a hub.
     """
     check_code(spec.dense, trust_code)
     with local_only(unless=trust_code):

@@ -16,25 +16,25 @@ from typing import Any
 import torch
 from torch import nn
 
-from dap.checkpoints import checksum
 from dap.criteria import Calibration, News
-from dap.engine import Engine, threads
+from dap.criteria.prune import Pruned, prune
 from dap.errors import DapError
 from dap.evaluation import accuracy
 from dap.evaluation.pixels import Joined
-from dap.layout import DENSE, MASKS, MODEL, RAW, RESULT, SPEC, STATE, files_of, folder_of
-from dap.masking import bake
-from dap.masks import Masks
-from dap.methods import METHODS
+from dap.masks.attach import bake
+from dap.masks.masks import Masks
 from dap.models import ModelCard, load_classifier
-from dap.pruning import Pruned, prune
-from dap.run_files import FILES, Damaged, as_read, intact, own, read_json, read_spec, write_json, write_result
 from dap.runs.folder import Metrics, finished, read_metrics, working_in
+from dap.runs.json_files import FILES, Damaged, as_read, intact, own, read_json, read_spec, write_json, write_result
 from dap.runs.opening import Opened, is_there, load_model, open_dense, place_of, save_model, settled, suite_pruned
 from dap.runs.sources import Sources, on_targets
-from dap.sources import check_memory
-from dap.specs import ModelSpec, PruneSpec
-from dap.trust import names_its_model
+from dap.runs.trust import names_its_model
+from dap.runtime.checkpoints import checksum
+from dap.runtime.engine import Engine, threads
+from dap.runtime.sources import check_memory
+from dap.specs.file_names import DENSE, MASKS, MODEL, RAW, RESULT, SPEC, STATE, files_of, folder_of
+from dap.specs.methods import METHODS
+from dap.specs.runs import ModelSpec, PruneSpec
 
 
 def prune_dense(

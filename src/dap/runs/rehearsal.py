@@ -15,24 +15,25 @@ from torch import nn
 
 from dap.config import TrainConfig
 from dap.criteria import Calibration, News
+from dap.criteria.prune import prune
 from dap.data import Suite, load_suite
 from dap.data.cache import cache_folder, missing
 from dap.data.suites import list_suite
-from dap.engine import Engine, threads
 from dap.errors import DapError
 from dap.evaluation import score
-from dap.layout import STATE
-from dap.masking import maskable_weights
+from dap.masks.attach import maskable_weights
 from dap.objectives import Objective
-from dap.pruning import prune
 from dap.runs.estimates import Costs, Estimate, dense_of, expect
 from dap.runs.opening import open_model
 from dap.runs.sources import Sources, divide
 from dap.runs.training import build, make_objective
-from dap.sources import Batch, batch_stream, take
-from dap.specs import ModelSpec, PruneSpec, Spec, TrainSpec
-from dap.training import train
-from dap.trust import check_code, local_only, names_its_model
+from dap.runs.trust import check_code, names_its_model
+from dap.runtime.engine import Engine, threads
+from dap.runtime.offline import local_only
+from dap.runtime.sources import Batch, batch_stream, take
+from dap.specs.file_names import STATE
+from dap.specs.runs import ModelSpec, PruneSpec, Spec, TrainSpec
+from dap.training.loop import train
 
 _STEPS = 6  # that are timed; the first and the last do more than the others
 _IMAGES = 64  # that are evaluated

@@ -22,14 +22,14 @@ from dap.export.onnx import export_onnx, open_onnx
 from dap.export.patterns import check_pattern, semi_structured_layers, summary
 from dap.export.programs import export_program
 from dap.export.wishes import Wish, find
-from dap.layout import RESULT
-from dap.masking import is_transposed
-from dap.masks import Masks
-from dap.run_files import intact, read_result, read_spec
+from dap.masks.attach import is_transposed
+from dap.masks.masks import Masks
+from dap.runs.json_files import intact, read_result, read_spec
 from dap.runs.opening import save_model
 from dap.runs.sources import Sources
 from dap.runs.subjects import Subjects, model_names, open_subjects
-from dap.specs import PruneSpec
+from dap.specs.file_names import RESULT
+from dap.specs.runs import PruneSpec
 from dap.structure import find_channels
 
 GRAPHS = ("onnx", "torch")  # formats that hold a network, not only its tensors

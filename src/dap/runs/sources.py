@@ -8,15 +8,15 @@ from typing import Any, cast
 import torch
 from torch import nn
 
-from dap.benchmarks import require_domains
-from dap.bits import pack_bits
 from dap.data import Images, Suite, load_suite, split_suite
 from dap.errors import DapError
 from dap.evaluation import score
+from dap.evaluation.bits import pack_bits
 from dap.models import ModelCard
-from dap.parallel import ALONE, Ranks
-from dap.sources import Source
-from dap.specs import ModelSpec, TrainSpec
+from dap.runtime.ranks import ALONE, Ranks
+from dap.runtime.sources import Source
+from dap.specs.runs import ModelSpec, TrainSpec
+from dap.specs.suites import require_domains
 
 
 @dataclass(frozen=True)

@@ -7,18 +7,18 @@ from pathlib import Path
 from torch import nn
 
 from dap.data import load_suite
-from dap.dense import load_dense
 from dap.errors import DapError
-from dap.layout import RESULT
-from dap.masks import Masks
+from dap.masks.masks import Masks
 from dap.models import ModelCard, load_classifier
-from dap.reading import reading, require_types
-from dap.run_files import intact, read_result, read_spec
+from dap.runs.dense import load_dense
+from dap.runs.json_files import intact, read_result, read_spec
 from dap.runs.opening import open_dense
 from dap.runs.pruning import load_pruned
 from dap.runs.sources import Sources, check_images, divide, suite_of
-from dap.specs import ModelSpec, PruneSpec, TrainSpec
-from dap.trust import local_only
+from dap.runtime.offline import local_only
+from dap.runtime.reading import reading, require_types
+from dap.specs.file_names import RESULT
+from dap.specs.runs import ModelSpec, PruneSpec, TrainSpec
 
 # What the card of a model says about its images; see `notes_of`.
 _NOTES = {"suite": str, "images": str, "targets": list[str], "seed": int, "on_corrupt": str, "listings": dict[str, str]}

@@ -8,19 +8,19 @@ from typing import Any
 import torch
 
 from dap.data import Suite
-from dap.dense import save_dense
-from dap.engine import Engine, threads
 from dap.errors import DapError
-from dap.layout import IMAGES, MODEL, OBJECTIVE, SPEC, STATE
 from dap.models import Classifier, ModelCard, create_classifier
 from dap.objectives import OBJECTIVES, Objective
-from dap.run_files import as_read, read_json, write_json, write_result
+from dap.runs.dense import save_dense
 from dap.runs.folder import finished, working_in
+from dap.runs.json_files import as_read, read_json, write_json, write_result
 from dap.runs.sources import Sources, divide, listings, notes_of, on_targets, suite_of
-from dap.sources import check_memory
-from dap.specs import TrainSpec
-from dap.trainer import TrainStats
-from dap.training import Dense, train
+from dap.runtime.engine import Engine, threads
+from dap.runtime.sources import check_memory
+from dap.specs.file_names import IMAGES, MODEL, OBJECTIVE, SPEC, STATE
+from dap.specs.runs import TrainSpec
+from dap.training.loop import Dense, train
+from dap.training.step import TrainStats
 
 
 def make_objective(name: str, options: Mapping[str, Any], suite: str) -> Objective:

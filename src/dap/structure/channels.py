@@ -8,14 +8,14 @@ theirs. An attention head is a channel too.
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from dap.errors import DapError
-from dap.gates import Pieces, keep_best
-from dap.masks import Masks
+from dap.masks.masks import Masks
+from dap.method.gates import Pieces, keep_best
 
 # Kernels work on blocks of so many channels: in a wide group a number between costs as much as the next block.
 _BLOCK, _WIDE = 8, 64
@@ -45,6 +45,11 @@ class Channels:
     gates: tuple[Place, ...]  # rows, scales and shifts that a channel comes from: times m, it is m times the channel
     costs: tuple[Cost, ...]
     shapes: Mapping[str, tuple[int, ...]]  # of the parameters in `places`
+
+    channels: ClassVar[bool] = True  # as a granularity: whole coupled channels
+
+    def layout(self, model: nn.Module, weights: Mapping[str, Tensor]) -> "ChannelLayout":
+        return ChannelLayout(model, self)
 
     @property
     def total(self) -> int:
@@ -190,6 +195,14 @@ class ChannelLayout:
 
     def cut(self, ranking: Tensor, sparsity: float, allow_empty: bool = False) -> Masks:
         return self.channels.masks(self.channels.cut(ranking, sparsity, allow_empty=allow_empty))
+
+    def expand(self, flat: Tensor) -> dict[str, Tensor]:
+        """A value per channel as a value per number of the parameters that it multiplies; 1 where there is no gate."""
+        known = torch.cat([flat, flat.new_ones(1)])
+        return {
+            name: _along(known[channels], 0, self.weights[name].ndim).expand(self.weights[name].shape)
+            for name, channels in self.sites
+        }
 
 
 def _along(values: Tensor, dim: int, ndim: int) -> Tensor:

@@ -11,14 +11,14 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from dap.errors import DapError
-from dap.masking import every_weight, looking_at, maskable_weights
-from dap.observation import Product, observe, order_of_use
-from dap.outputs import Outputs
+from dap.masks.attach import every_weight, looking_at, maskable_weights
+from dap.masks.observation import Product, observe, order_of_use
+from dap.runtime.outputs import Outputs
+from dap.runtime.user_models import copied
 from dap.structure.channels import Channels, Cost, Place
 from dap.structure.flops import count_flops
 from dap.structure.removal import is_attention
 from dap.structure.trial import is_removable
-from dap.user_models import copied
 
 _CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 

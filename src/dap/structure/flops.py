@@ -5,7 +5,7 @@ from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
-from dap.masking import looking_at
+from dap.masks.attach import looking_at
 
 
 def count_flops(model: nn.Module, inputs: Tensor) -> int:

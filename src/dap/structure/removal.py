@@ -5,9 +5,9 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from dap.errors import DapError
-from dap.masks import Masks
+from dap.masks.masks import Masks
 from dap.models.classifier import Classifier
-from dap.user_models import copied
+from dap.runtime.user_models import copied
 
 
 def remove_channels(model: nn.Module, masks: Masks) -> nn.Module:

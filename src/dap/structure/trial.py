@@ -5,8 +5,8 @@ import copy
 import torch
 from torch import Tensor, nn
 
-from dap.masking import MaskedModel, bake, frozen
-from dap.outputs import Outputs
+from dap.masks.attach import MaskedModel, bake, frozen
+from dap.runtime.outputs import Outputs
 from dap.structure.channels import ChannelLayout, Channels
 from dap.structure.removal import remove_channels
 

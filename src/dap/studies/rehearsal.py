@@ -5,9 +5,9 @@ from typing import Any, NamedTuple
 
 import torch
 
-from dap.engine import engine_on
 from dap.runs.estimates import dense_of, expect, kind_of
 from dap.runs.rehearsal import measure
+from dap.runtime.engine import engine_on
 from dap.studies.study import Study
 
 

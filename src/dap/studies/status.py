@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Literal
 
 from dap.errors import DapError
-from dap.layout import ENVIRONMENT, FAILURE, LOCK, METRICS, RESULT, SPEC
-from dap.run_files import Damaged, check_run, intact, read_json
-from dap.specs import FORMAT
+from dap.runs.json_files import Damaged, check_run, intact, read_json
+from dap.specs.file_names import ENVIRONMENT, FAILURE, LOCK, METRICS, RESULT, SPEC
+from dap.specs.runs import FORMAT
 from dap.studies.study import Study
 from dap.studies.work import Progress
 
@@ -69,7 +69,7 @@ def _format(folder: Path) -> object:
 def latest(folder: Path) -> Progress | None:
     """How far the run in `folder` has come, from its log: whoever works on it, wherever."""
     from dap.runs.folder import last_metrics
-    from dap.trainer import told
+    from dap.training.step import told
 
     row = last_metrics(folder)
     if row is None or "steps" not in row:

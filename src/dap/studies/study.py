@@ -5,13 +5,13 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from dap.benchmarks import SUITES, require_domains
 from dap.errors import DapError
-from dap.files import expanded, write_atomic
-from dap.layout import MODEL, OBJECTIVE, RESULT, files_of
-from dap.methods import METHODS
-from dap.run_files import intact, read_result
-from dap.specs import BestSpec, EvaluateSpec, ModelSpec, PruneSpec, Spec, TrainSpec, folder_name, read
+from dap.runs.json_files import intact, read_result
+from dap.runtime.files import expanded, write_atomic
+from dap.specs.file_names import MODEL, OBJECTIVE, RESULT, files_of
+from dap.specs.methods import METHODS
+from dap.specs.runs import BestSpec, EvaluateSpec, ModelSpec, PruneSpec, Spec, TrainSpec, folder_name, read
+from dap.specs.suites import SUITES, require_domains
 from dap.studies.grid import expand
 from dap.studies.yaml_file import read_yaml
 

@@ -5,9 +5,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from dap.errors import DapError
-from dap.search import Choice, LogUniform, Range
-from dap.seeding import derive_seed
-from dap.specs import TrainSpec
+from dap.runtime.seeding import derive_seed
+from dap.specs.ranges import Choice, LogUniform, Range
+from dap.specs.runs import TrainSpec
 
 # Of every objective; batches of DomainNet are at most 32.
 TRAINING: dict[str, Range] = {

@@ -7,8 +7,8 @@ from contextlib import contextmanager
 from rich.console import Console
 from rich.progress import TaskID
 
-from dap.progress import bars, duration
-from dap.specs import EvaluateSpec, ModelSpec, PruneSpec, Spec, TrainSpec
+from dap.runtime.progress import bars, duration
+from dap.specs.runs import EvaluateSpec, ModelSpec, PruneSpec, Spec, TrainSpec
 from dap.studies.events import Events
 from dap.studies.study import Study
 from dap.studies.work import Progress

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 
 from dap.errors import DapError
-from dap.specs import BestSpec, EvaluateSpec, PruneSpec, Spec, TrainSpec, folder_name
+from dap.specs.runs import BestSpec, EvaluateSpec, PruneSpec, Spec, TrainSpec, folder_name
 
 Outcome = Literal["done", "failed", "busy"]
 
@@ -37,8 +37,8 @@ def work_on(
 
 
 def _do(spec: Spec, folder: Path, tell: Callable[[Progress], None], device: str | None) -> None:
-    from dap.engine import engine_on
     from dap.runs import choose_best, evaluate_run, prune_dense, train_dense
+    from dap.runtime.engine import engine_on
 
     engine = engine_on(device, getattr(spec, "precision", "32-true"))
     if isinstance(spec, TrainSpec):

@@ -1,0 +1,1 @@
+"""Where and how things run: devices, processes, files, progress, batches. Nothing here knows the method."""
