@@ -12,7 +12,7 @@ from PIL import Image
 from dap.cli import main
 from dap.runs import load_pruned
 from dap.runs.dense import load_dense
-from dap.runs.json_files import read_result
+from dap.specs.run_files import read_result
 
 
 @pytest.fixture

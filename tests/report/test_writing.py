@@ -15,7 +15,7 @@ from dap.report import Findings, all_tables, read_records
 from dap.report.origin import origin_of
 from dap.report.page import Contents, Page, vega
 from dap.report.writing import read_contents, watch_page, write_files, write_page
-from dap.runs.json_files import write_json
+from dap.specs.run_files import write_json
 
 
 def test_a_study_that_has_just_begun(study, tmp_path):

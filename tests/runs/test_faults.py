@@ -74,7 +74,7 @@ def test_a_read_only_disk(mounted, tmp_path):
 
 
 def test_a_report_on_a_full_disk_names_the_file(mounted, tmp_path):
-    run = Path(__file__).parents[1] / "docs" / "results" / "pacs" / "prune-0220f95d1a50"
+    run = Path(__file__).parents[2] / "docs" / "results" / "pacs" / "prune-0220f95d1a50"
     done = mounted(
         f"""
         mount -t tmpfs -o size=64k tmpfs $DISK

@@ -20,12 +20,12 @@ from dap.masks import Masks
 from dap.models import ModelCard, create_classifier, load_classifier, load_sparse, save_classifier, save_sparse
 from dap.models.weights import read_weights
 from dap.runs import EvaluateSpec, PruneSpec, evaluate_run, load_pruned, prune_dense
-from dap.runs.json_files import write_json
 from dap.runs.rehearsal import rehearse
 from dap.runs.subjects import open_subjects
 from dap.runtime.checkpoints import load_state, save_state
 from dap.runtime.offline import is_local_only, local_only
 from dap.specs import FORMAT, ModelSpec, identity
+from dap.specs.run_files import write_json
 from dap.studies import read_study
 from small_prunings import dense_training, spec_of
 from small_studies import small_suite

@@ -17,9 +17,9 @@ import pytest
 
 from dap.cli import main
 from dap.runs import read_metrics
-from dap.runs.json_files import read_json, read_result
 from dap.runtime.checkpoints import load_state
 from dap.specs import EvaluateSpec, PruneSpec
+from dap.specs.run_files import read_json, read_result
 from dap.studies import read_study
 from dap.studies.events import Events
 from dap.studies.local import run_locally

@@ -12,9 +12,9 @@ from typing import Any
 from dap.report.records import Record, run_places, study_runs
 from dap.runs.evaluating import content_of
 from dap.runs.folder import read_metrics
-from dap.runs.json_files import Damaged, intact, read_result, read_spec
 from dap.runs.opening import place_of
 from dap.specs.file_names import METRICS, RESULT, SPEC
+from dap.specs.run_files import Damaged, intact, read_result, read_spec
 from dap.specs.runs import BestSpec, EvaluateSpec, PruneSpec, TrainSpec, folder_name
 
 EVALUATION = "evaluation"  # how the folders begin where `dap evaluate` leaves its result in a run's folder

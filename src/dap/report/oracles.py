@@ -12,8 +12,8 @@ from dap.report.records import Record
 from dap.report.series import DENSE
 from dap.report.statistics import mean_of, over_domains
 from dap.report.table import Column, Row, Table
-from dap.runs.json_files import intact, read_result, read_spec
 from dap.specs.file_names import RESULT
+from dap.specs.run_files import intact, read_result, read_spec
 from dap.specs.runs import BestSpec, folder_name
 
 _NOTE = (

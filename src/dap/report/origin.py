@@ -10,9 +10,9 @@ from statistics import fmean
 from dap.report.commands import commands_of
 from dap.report.records import run_places
 from dap.report.table import Column, Row, Table
-from dap.runs.json_files import intact, read_json, read_spec
 from dap.runtime.progress import duration
 from dap.specs.file_names import ENVIRONMENT, RESULT, SPEC
+from dap.specs.run_files import intact, read_json, read_spec
 from dap.studies import read_study
 from dap.studies.status import RunStatus, status
 from dap.studies.study import kept_files

@@ -10,10 +10,10 @@ from typing import Any
 
 from dap.errors import DapError
 from dap.report.series import DENSE, name_series
-from dap.runs.json_files import check_run, intact, read_result, read_spec
 from dap.runs.opening import trained_of
 from dap.specs.file_names import RAW, RESULT, SPEC
 from dap.specs.methods import METHODS
+from dap.specs.run_files import check_run, intact, read_result, read_spec
 from dap.specs.runs import BestSpec, EvaluateSpec, ModelSpec, PruneSpec, Spec, TrainSpec, folder_name
 from dap.studies import read_study
 from dap.studies.study import kept_files

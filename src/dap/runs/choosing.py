@@ -7,9 +7,9 @@ from typing import Any
 
 from dap.errors import DapError
 from dap.runs.folder import finished, working_in
-from dap.runs.json_files import as_read, intact, read_result, write_result
 from dap.runtime.engine import Engine
 from dap.specs.file_names import RESULT, SPEC
+from dap.specs.run_files import as_read, intact, read_result, write_result
 from dap.specs.runs import BestSpec, TrainSpec, folder_name
 from dap.training.selection import LeftOutScore, SourceScore, leave_one_domain_out, training_domain_validation
 

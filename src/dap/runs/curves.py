@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from dap.errors import DapError
-from dap.runs.json_files import read_row
 from dap.specs.file_names import METRICS
+from dap.specs.run_files import read_row
 
 CURVES = "tensorboard"
 _PAUSE = 2.0  # seconds between looks

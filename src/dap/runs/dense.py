@@ -9,10 +9,10 @@ import torch
 from dap.errors import DapError
 from dap.models import Classifier, ModelCard, load_classifier, save_classifier
 from dap.objectives import OBJECTIVES, Objective
-from dap.runs.json_files import own
 from dap.runtime.checkpoints import load_state, save_state
 from dap.runtime.reading import reading, require, require_like, require_types
 from dap.specs.file_names import MODEL, OBJECTIVE
+from dap.specs.run_files import own
 
 _VALUES = {"objective": str, "options": dict[str, Any], "domains": list[str], "classes": int, "trained": int}
 

@@ -10,8 +10,8 @@ from typing import Any
 from dap.config import TrainConfig
 from dap.errors import DapError
 from dap.evaluation.attacks import EPSILONS
-from dap.runs.json_files import read_spec
 from dap.runs.opening import trained_of
+from dap.specs.run_files import read_spec
 from dap.specs.runs import BestSpec, EvaluateSpec, ModelSpec, PruneSpec, Spec, TrainSpec
 
 _CORRUPTING = 0.008  # seconds of a core for an image at 112 pixels, on average over the corruptions

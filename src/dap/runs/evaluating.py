@@ -20,13 +20,13 @@ from dap.evaluation.corruptions import check_corruptible, on_corruptions
 from dap.evaluation.pixels import InPixels, Joined
 from dap.runs.folder import Metrics, finished, read_metrics, working_in
 from dap.runs.interpreting import interpret
-from dap.runs.json_files import as_read, intact, read_result, read_spec, write_result
 from dap.runs.opening import place_of, settled
 from dap.runs.sources import Sources
 from dap.runs.subjects import Subjects, open_subjects
 from dap.runs.trust import names_its_model
 from dap.runtime.engine import Engine, threads
 from dap.specs.file_names import METRICS, SPEC
+from dap.specs.run_files import as_read, intact, read_result, read_spec, write_result
 from dap.specs.runs import BestSpec, EvaluateSpec, identity
 
 Told = Callable[[str, int, int], None]  # what is being done, how much of it, of how much

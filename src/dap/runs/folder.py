@@ -22,7 +22,11 @@ from filelock import FileLock, Timeout
 
 from dap.errors import DapError
 from dap.runs.environment import environment
-from dap.runs.json_files import (
+from dap.runtime.checkpoints import difference
+from dap.runtime.engine import Engine
+from dap.runtime.files import check_inside, syncing_first
+from dap.specs.file_names import ENVIRONMENT, FAILURE, LOCK, METRICS, RESULT, SPEC
+from dap.specs.run_files import (
     Damaged,
     as_read,
     digest_of_spec,
@@ -35,10 +39,6 @@ from dap.runs.json_files import (
     row_line,
     write_json,
 )
-from dap.runtime.checkpoints import difference
-from dap.runtime.engine import Engine
-from dap.runtime.files import check_inside, syncing_first
-from dap.specs.file_names import ENVIRONMENT, FAILURE, LOCK, METRICS, RESULT, SPEC
 from dap.specs.runs import FORMAT, Spec, identity
 
 _ROW = 2**14  # bytes, which hold at least one

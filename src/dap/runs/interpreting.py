@@ -11,12 +11,12 @@ from PIL import Image
 from dap.evaluation.activation_maps import NoMaps, activation_maps
 from dap.evaluation.interpretation import against_magnitude, by_layer, logit_histogram, read_learnt
 from dap.evaluation.pixels import InPixels
-from dap.runs.json_files import own, read_spec
 from dap.runs.subjects import Subjects
 from dap.runtime.files import replacing
 from dap.runtime.sources import take
 from dap.specs.file_names import MAPS, STATE
 from dap.specs.methods import BY_FLOPS, METHODS
+from dap.specs.run_files import own, read_spec
 from dap.specs.runs import PruneSpec
 
 _PICTURES = 4  # of each domain

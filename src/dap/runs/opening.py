@@ -17,12 +17,12 @@ from dap.models import Classifier, ModelCard, create_classifier, load_weights, s
 from dap.models.weights import read_weights
 from dap.objectives import Erm, Objective
 from dap.runs.dense import load_dense
-from dap.runs.json_files import intact, own, read_json, read_result, read_spec
 from dap.runs.sources import Sources, check_images, divide, notes_of, suite_of
 from dap.runs.trust import check_code
 from dap.runtime.offline import local_only
 from dap.runtime.tensors import save_tensors
 from dap.specs.file_names import DENSE, RESULT, SPEC
+from dap.specs.run_files import intact, own, read_json, read_result, read_spec
 from dap.specs.runs import BestSpec, EvaluateSpec, ModelSpec, PruneSpec, Spec, TrainSpec, folder_name, read
 
 

@@ -25,7 +25,6 @@ from dap.masks.attach import bake
 from dap.masks.masks import Masks
 from dap.models import ModelCard, load_classifier
 from dap.runs.folder import Metrics, finished, read_metrics, working_in
-from dap.runs.json_files import FILES, Damaged, as_read, intact, own, read_json, read_spec, write_json, write_result
 from dap.runs.opening import Opened, is_there, load_model, open_dense, place_of, save_model, settled, suite_pruned
 from dap.runs.sources import Sources, on_targets
 from dap.runs.trust import names_its_model
@@ -34,6 +33,7 @@ from dap.runtime.engine import Engine, threads
 from dap.runtime.sources import check_memory
 from dap.specs.file_names import DENSE, MASKS, MODEL, RAW, RESULT, SPEC, STATE, files_of, folder_of
 from dap.specs.methods import METHODS
+from dap.specs.run_files import FILES, Damaged, as_read, intact, own, read_json, read_spec, write_json, write_result
 from dap.specs.runs import ModelSpec, PruneSpec
 
 

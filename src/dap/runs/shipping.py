@@ -24,11 +24,11 @@ from dap.export.programs import export_program
 from dap.export.wishes import Wish, find
 from dap.masks.attach import is_transposed
 from dap.masks.masks import Masks
-from dap.runs.json_files import intact, read_result, read_spec
 from dap.runs.opening import save_model
 from dap.runs.sources import Sources
 from dap.runs.subjects import Subjects, model_names, open_subjects
 from dap.specs.file_names import RESULT
+from dap.specs.run_files import intact, read_result, read_spec
 from dap.specs.runs import PruneSpec
 from dap.structure import find_channels
 

@@ -11,13 +11,13 @@ from dap.errors import DapError
 from dap.masks.masks import Masks
 from dap.models import ModelCard, load_classifier
 from dap.runs.dense import load_dense
-from dap.runs.json_files import intact, read_result, read_spec
 from dap.runs.opening import open_dense
 from dap.runs.pruning import load_pruned
 from dap.runs.sources import Sources, check_images, divide, suite_of
 from dap.runtime.offline import local_only
 from dap.runtime.reading import reading, require_types
 from dap.specs.file_names import RESULT
+from dap.specs.run_files import intact, read_result, read_spec
 from dap.specs.runs import ModelSpec, PruneSpec, TrainSpec
 
 # What the card of a model says about its images; see `notes_of`.

@@ -13,11 +13,11 @@ from dap.models import Classifier, ModelCard, create_classifier
 from dap.objectives import OBJECTIVES, Objective
 from dap.runs.dense import save_dense
 from dap.runs.folder import finished, working_in
-from dap.runs.json_files import as_read, read_json, write_json, write_result
 from dap.runs.sources import Sources, divide, listings, notes_of, on_targets, suite_of
 from dap.runtime.engine import Engine, threads
 from dap.runtime.sources import check_memory
 from dap.specs.file_names import IMAGES, MODEL, OBJECTIVE, SPEC, STATE
+from dap.specs.run_files import as_read, read_json, write_json, write_result
 from dap.specs.runs import TrainSpec
 from dap.training.loop import Dense, train
 from dap.training.step import TrainStats

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Literal
 
 from dap.errors import DapError
-from dap.runs.json_files import Damaged, check_run, intact, read_json
 from dap.specs.file_names import ENVIRONMENT, FAILURE, LOCK, METRICS, RESULT, SPEC
+from dap.specs.run_files import Damaged, check_run, intact, read_json
 from dap.specs.runs import FORMAT
 from dap.studies.study import Study
 from dap.studies.work import Progress

@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from dap.errors import DapError
-from dap.runs.json_files import intact, read_result
 from dap.runtime.files import expanded, write_atomic
 from dap.specs.file_names import MODEL, OBJECTIVE, RESULT, files_of
 from dap.specs.methods import METHODS
+from dap.specs.run_files import intact, read_result
 from dap.specs.runs import BestSpec, EvaluateSpec, ModelSpec, PruneSpec, Spec, TrainSpec, folder_name, read
 from dap.specs.suites import SUITES, require_domains
 from dap.studies.grid import expand

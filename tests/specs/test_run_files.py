@@ -19,10 +19,10 @@ from dap.report.origin import origin_of
 from dap.runs import evaluate_run, load_pruned, prune_dense, read_metrics, train_dense
 from dap.runs.evaluating import content_of
 from dap.runs.folder import last_metrics, note_failure
-from dap.runs.json_files import check_run, read_json, read_result, read_spec
 from dap.runs.opening import trained_of
 from dap.runs.subjects import model_names, open_subjects
 from dap.specs import EvaluateSpec, PruneSpec, TrainSpec, folder_name
+from dap.specs.run_files import check_run, read_json, read_result, read_spec
 from small_prunings import dense_training, spec_of
 from small_studies import write_as_before
 
