@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from scipy.stats import ks_2samp
 
 from dap.errors import DapError
-from dap.method.gates import ByShape, GateLayout, by_output_channel, relax, relax_gradient
+from dap.method.gates import ByShape, GateLayout, by_output_channel, pull, relax, relax_gradient, sparsity_loss, weigh
 
 
 class Gate(torch.autograd.Function):
@@ -60,6 +60,26 @@ def test_the_ends_of_the_uniform_range_give_no_nan():
     gate = relax(effective, torch.zeros(3), 0.2)
     assert gate.tolist() == [0, 0, 0]
     assert relax_gradient(torch.ones(3), gate, 0.2).tolist() == [0, 0, 0]
+
+
+@pytest.mark.parametrize("prices", [1, 9, "own"])
+@pytest.mark.parametrize("target", [0.1, 0.9])
+def test_sparsity_loss_and_its_gradient_are_those_of_autograd(target, prices):
+    logits = torch.randn(50, dtype=torch.float64, requires_grad=True)
+    fan = torch.rand(50, dtype=torch.float64) if prices == "own" else prices
+    total = 50 * fan if isinstance(fan, int) else fan.sum().item()
+    naive = ((logits.sigmoid() * fan).sum() / total - (1 - target)) ** 2
+    naive.backward()
+
+    keep = logits.detach().sigmoid()
+    density = weigh(keep, fan)[0].item() / total
+    value, derivative = sparsity_loss(density, 1 - target)
+    gradient = torch.zeros_like(keep)
+    pull(gradient, keep, fan, derivative / total)
+
+    assert value == pytest.approx(naive.item(), rel=1e-12)
+    assert sparsity_loss(1 - density, target)[0] == pytest.approx(value, rel=1e-12)
+    torch.testing.assert_close(gradient, logits.grad, rtol=1e-10, atol=1e-14)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

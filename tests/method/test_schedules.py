@@ -4,8 +4,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from conftest import make_batches, make_classifier
 from dap.config import PacedSchedule, PaperSchedule, PruneConfig
 from dap.method.schedules import Observation, PacedCoefficient, PaperCoefficient, make_coefficient, temperature
+from dap.method.step import Pruner
+from dap.objectives import OBJECTIVES
 
 
 @pytest.mark.parametrize(
@@ -39,6 +42,33 @@ def test_paper_coefficient_is_clamped_but_its_average_is_not():
     assert coefficient.state is not None
     assert coefficient.state > 50
     assert coefficient.target(1) == coefficient.target(10**6) == 0.999
+
+
+@given(st.floats(-1e6, 0), st.floats(0.05, 0.998))
+def test_the_papers_schedule_with_a_negative_base_loss(task_loss, sparsity):
+    schedule = PaperSchedule(range=(0.0, 1e6))
+    value = PaperCoefficient(schedule, 0.999)(seen(task_loss=task_loss, sparsity=sparsity))
+    others = 3 * (1 + 6 * sparsity / 0.999) * ((1 - sparsity) ** -1.2 - 1)
+    assert value == pytest.approx(0.01 * others, rel=1e-4)  # the ratio is r_min, however negative the loss
+
+
+@pytest.mark.parametrize(("sparsity", "expected"), [(0.05, 0.5), (0.69, 0.5), (0.7, 0.505984), (0.9, 2.853402)])
+def test_a_negative_base_loss_leaves_the_coefficient_at_its_floor_up_to_70_percent(sparsity, expected):
+    coefficient = PaperCoefficient(PaperSchedule(), 0.999)
+    assert coefficient(seen(task_loss=-0.1, sparsity=sparsity)) == pytest.approx(expected, rel=1e-4)
+
+
+@pytest.mark.parametrize("name", ["miro", "dann", "cdann"])
+def test_the_papers_schedule_prunes_although_the_base_loss_is_negative(name):
+    model, batches = make_classifier(), make_batches()
+    objective = OBJECTIVES[name](weight=10.0)
+    objective.prepare(model, tuple(batches), model.classes)
+    config = PruneConfig(coefficient="paper", steps=20, learning_rate=0.1, alpha=0.0)
+    pruner = Pruner(model, config, objective)
+    stats = [pruner.step(batches) for _ in range(20)]
+    assert all(each.loss < 0 for each in stats)
+    assert {each.coefficient for each in stats} == {0.5}
+    assert all(now.expected_sparsity < later.expected_sparsity for now, later in pairwise(stats))
 
 
 def test_paced_path():

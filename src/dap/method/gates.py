@@ -25,7 +25,7 @@ _CHUNK_ACCELERATOR = 2**24
 
 
 def relax(effective: Tensor, uniform: Tensor, temperature: float, out: Tensor | None = None) -> Tensor:
-    """m = σ((λ̃ + logit u)/τ): the two-class Gumbel-softmax, whose two Gumbel variables differ by logit u.
+    """m = σ((λ̃ + logit u)/τ) (eq. 2): the two-class Gumbel-softmax, whose two Gumbel variables differ by logit u.
 
     `effective` (λ̃) and `uniform` (u) have one shape; so has the result. `out` may be `uniform` itself.
     """
@@ -47,8 +47,17 @@ def weigh(keep: Tensor, fan: int | Tensor) -> tuple[Tensor, Tensor]:
     return keep.dot(fan), torch.addcmul(keep, keep, keep, value=-1).dot(fan)
 
 
+def sparsity_loss(share: float, wanted: float) -> tuple[float, float]:
+    """(share − wanted)² (eq. 12), and its derivative with respect to `share`.
+
+    The paper's shares are densities: mean σ(λ̃) and 1 − s. The loss of the sparsities, 1 − mean σ(λ̃) and s, is the same.
+    """
+    deviation = share - wanted
+    return deviation**2, 2 * deviation
+
+
 def pull(gradient: Tensor, keep: Tensor, fan: int | Tensor, scale: float) -> None:
-    """Add scale · fan · σ(1−σ) to `gradient`, with σ = `keep`: the sparsity loss's own gradient."""
+    """Add scale · fan · σ(1−σ) to `gradient`, with σ = `keep`: the chain rule from the expected density to λ̃."""
     if isinstance(fan, int):
         gradient.add_(keep, alpha=scale * fan).addcmul_(keep, keep, value=-scale * fan)
     else:
@@ -186,7 +195,7 @@ class GateLayout:
         return 1 - kept.item() / self.total
 
     def threshold(self, logits: Tensor, allow_empty: bool = False) -> Masks:
-        """Masks of the gates above 0. A layer without one keeps its highest, unless it may be empty."""
+        """Masks of the gates above 0 (eq. 4). A layer without one keeps its highest, unless it may be empty."""
         slices = [slice(site.start, site.stop) for site in self.sites]
         return self.masks(logits > 0 if allow_empty else keep_best(logits > 0, logits, slices))
 

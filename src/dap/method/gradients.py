@@ -66,7 +66,7 @@ def task_gradient(
 def domain_gradients(
     network: Network, objective: Objective, weights: Weights, batches: Batches, ranks: Ranks = ALONE
 ) -> tuple[float, Iterator[Gradients]]:
-    """The loss, and for each domain the part of its gradient that flows through that domain's images."""
+    """The loss, and for each domain the part of its gradient that flows through that domain's images (eq. 5)."""
     with torch.enable_grad():
         leaves = _leaves(weights)
         outputs, labels = forward(partial(network, leaves), objective, batches, joint=False)

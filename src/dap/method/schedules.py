@@ -3,12 +3,13 @@
 from typing import NamedTuple, Protocol
 
 from dap.config import PacedSchedule, PaperSchedule, PruneConfig
+from dap.method.gates import sparsity_loss
 
 _EPSILON = 1e-8
 
 
 def temperature(step: int, steps: int, first: float, last: float) -> float:
-    """τ_t = τ₀·(τ₁/τ₀)^(t/T), and τ₁ from then on."""
+    """τ_t = τ₀·(τ₁/τ₀)^(t/T) (eq. 3), and τ₁ from then on."""
     return first * (last / first) ** (min(step, steps) / steps)
 
 
@@ -23,7 +24,7 @@ class Observation(NamedTuple):
 
 
 class Coefficient(Protocol):
-    """λ_s, and the sparsity that the loss (mean σ(λ̃) − (1 − target))² pulls towards."""
+    """λ_s, and the sparsity that the sparsity loss pulls towards."""
 
     state: float | None  # the one number that is remembered from step to step
 
@@ -44,11 +45,13 @@ class PaperCoefficient:
 
     def __call__(self, seen: Observation) -> float:
         schedule = self.schedule
-        sparsity_loss = (seen.sparsity - self.target_sparsity) ** 2
-        progress = 1 + schedule.acceleration * seen.sparsity / self.target_sparsity
-        difficulty = (1 - seen.sparsity + _EPSILON) ** -schedule.exponent - 1
-        ratio = _clip(seen.task_loss / (sparsity_loss + _EPSILON) / schedule.ratio, *schedule.ratio_range)
-        self.state = _ema(self.state, schedule.base * progress * difficulty * ratio, schedule.smoothing)
+        loss, _ = sparsity_loss(seen.sparsity, self.target_sparsity)
+        progress = 1 + schedule.acceleration * seen.sparsity / self.target_sparsity  # (eq. 14)
+        difficulty = (1 - seen.sparsity + _EPSILON) ** -schedule.exponent - 1  # (eq. 15)
+        # (eq. 16). A task loss below 0 gives the lower bound, so the sparsity loss always pulls towards its target.
+        ratio = _clip(seen.task_loss / (loss + _EPSILON) / schedule.ratio, *schedule.ratio_range)
+        coefficient = schedule.base * progress * difficulty * ratio  # (eq. 13)
+        self.state = _ema(self.state, coefficient, schedule.smoothing)  # (eq. 17)
         return _clip(self.state, *schedule.range)
 
 

@@ -7,7 +7,7 @@ from dap.errors import DapError
 
 
 def sensitivity(positive: Tensor, negative: Tensor, domains: int) -> Tensor:
-    """S = −(2/(K(K−1))) Σ_{m<n} sign(g_m)·sign(g_n), from the number of domains of either sign.
+    """S = −(2/(K(K−1))) Σ_{m<n} a_mn (eq. 7) with a_mn = sign(g_m)·sign(g_n) (eq. 6), from the signs' counts.
 
     With P = Σ sign(g_k) and Q = Σ |sign(g_k)| the pair sum is (P² − Q)/2: no pair is ever formed.
     S is −1 where all domains agree, and reaches its maximum where they split evenly.

@@ -13,7 +13,7 @@ from dap.config import PruneConfig
 from dap.errors import DapError
 from dap.masks.attach import MaskedModel, warn_unused
 from dap.masks.masks import Masks
-from dap.method.gates import Granularity, Pieces, by_weight, pull, relax, relax_gradient, weigh
+from dap.method.gates import Granularity, Pieces, by_weight, pull, relax, relax_gradient, sparsity_loss, weigh
 from dap.method.gradients import domain_gradients, task_gradient
 from dap.method.schedules import Observation, make_coefficient, temperature
 from dap.method.sensitivity import SignCount
@@ -157,8 +157,8 @@ class Pruner:
         seen = Observation(step, loss, 1 - expected, size, slope)
         remembered = self.coefficient.state
         coefficient = self.coefficient(seen)
-        deviation = expected - (1 - target)
-        norm = self._add_sparsity_gradient(gradient, priced[0], 2 * coefficient * deviation / self.layout.total)
+        penalty, derivative = sparsity_loss(expected, 1 - target)
+        norm = self._add_sparsity_gradient(gradient, priced[0], coefficient * derivative / self.layout.total)
         if not (math.isfinite(size) and math.isfinite(norm)):  # clipping by value would hide an infinite gradient
             self.coefficient.state = remembered
             raise DapError(f"the gradient is NaN or infinite at step {step}, with a loss of {loss:.4g}")
@@ -177,7 +177,7 @@ class Pruner:
         return StepStats(
             step=step,
             loss=loss,
-            sparsity_loss=deviation**2,
+            sparsity_loss=penalty,
             coefficient=coefficient,
             temperature=tau,
             expected_sparsity=1 - expected,
@@ -222,7 +222,7 @@ class Pruner:
         kept = torch.zeros((), dtype=torch.float64, device=self.device)
         slope = torch.zeros_like(kept)
         for piece, fan in pieces:
-            keep = self.effective[piece].sigmoid()
+            keep = self.effective[piece].sigmoid()  # p, of λ̃ (eq. 1)
             mass, steepness = weigh(keep, fan)
             kept += mass
             slope += steepness
@@ -252,7 +252,10 @@ class Pruner:
         return size.item() / self.layout.gates
 
     def _add_sparsity_gradient(self, gradient: Tensor, pieces: Pieces, scale: float) -> float:
-        """Add λ_s · 2(d − (1−s)) · σ(λ̃)(1−σ(λ̃))/N and clip by value, in place; the global norm."""
+        """Make the task's gradient that of the total loss (eq. 10), and clip it by value, in place; its global norm.
+
+        It adds λ_s times the gradient of the sparsity loss: `scale` · σ(λ̃)(1−σ(λ̃)), times what a gate stands for.
+        """
         squares = torch.zeros((), dtype=torch.float64, device=self.device)
         for piece, fan in pieces:
             keep = self.effective[piece].sigmoid()
@@ -263,7 +266,7 @@ class Pruner:
         return math.sqrt(squares.item()) if torch.isfinite(squares) else math.nan
 
     def _update_sensitivity(self, signs: SignCount) -> None:
-        """S̄ ← β·S̄ + (1−β)·S, and with it λ̃ = λ − α·S̄."""
+        """S̄ ← β·S̄ + (1−β)·S (eq. 8), and with it λ̃ = λ − α·S̄ (eq. 9)."""
         assert self.sensitivity is not None
         for piece in self.layout.slices:
             before = self.sensitivity[piece].to(torch.float32, copy=True)

@@ -14,4 +14,5 @@ class Erm(Objective):
     separable = True
 
     def forward(self, outputs: Mapping[str, Outputs], labels: Mapping[str, Tensor]) -> Tensor:
+        """The mean over domains of the mean cross-entropy of a domain's images (eq. 11)."""
         return risks(outputs, labels).mean()
