@@ -15,6 +15,7 @@ from dap.report.records import Record
 from dap.report.series import DENSE
 from dap.report.statistics import Difference, Mean, mean_of, over_domains, paired
 from dap.report.table import Column, Row, Table, file_name, sparsity_title
+from dap.specs.attacks import attack_tables
 from dap.specs.methods import BY_FLOPS, METHODS
 
 Side = Literal["unseen", "validation", "domainbed"]  # fields of a record
@@ -259,8 +260,7 @@ def _against_dense(records: Sequence[Record], wanted: Callable[[Record], bool], 
 
 
 _ROBUSTNESS = {  # by kind: what a table is about, and what its rows are
-    "attacks": ("accuracy under attack", "attack"),
-    "autoattack": ("accuracy under AutoAttack", "attack"),
+    **{table: (f"accuracy under {title}", "attack") for table, title in attack_tables().items()},
     "corruptions": ("accuracy on corrupted images", "corruption"),
 }
 

@@ -9,14 +9,12 @@ from typing import Any
 
 from dap.config import TrainConfig
 from dap.errors import DapError
-from dap.evaluation.attacks import EPSILONS
 from dap.runs.json_files import read_spec
 from dap.runs.opening import trained_of
+from dap.specs.attacks import ATTACKS, EPSILONS
 from dap.specs.runs import BestSpec, EvaluateSpec, ModelSpec, PruneSpec, Spec, TrainSpec
 
 _CORRUPTING = 0.008  # seconds of a core for an image at 112 pixels, on average over the corruptions
-# Evaluations of an image that an attack at all severities amounts to.
-_PASSES = {"fgsm": 5 * 8, "pgd": 40 * 3 + 5 * 8, "auto": 5 * 7000}
 
 
 @dataclass(frozen=True)
@@ -107,7 +105,8 @@ def expect(spec: Spec, costs: Costs) -> Estimate:
     elif isinstance(spec, EvaluateSpec):
         # Beside the sparse models the dense one; a gradient takes as long as three evaluations.
         images = both if spec.images is None else min(both, spec.images * (2 if spec.per_side else costs.domains))
-        passes = sum(_PASSES[name] * (spec.restarts if name == "pgd" else 1) for name in spec.attacks)
+        attacks = [ATTACKS[name] for name in spec.attacks]
+        passes = sum(attack.passes * (spec.restarts if "restarts" in attack.options else 1) for attack in attacks)
         passes = passes * len(set(spec.severities)) // len(EPSILONS)
         passes += 75 * spec.corruptions
         run = read_spec(spec.run) if isinstance(spec.run, str) else spec.run
