@@ -54,7 +54,10 @@ def test_python_in_the_docs(page, tmp_path, monkeypatch):
 
 @pytest.mark.parametrize(
     ("page", "heading", "registry", "contract"),
-    [("robustness", "### Adding an attack", "specs/attacks.py", "test_attacks.py")],
+    [
+        ("robustness", "### Adding an attack", "specs/attacks.py", "test_attacks.py"),
+        ("pruning", "### Adding a criterion", "specs/methods.py", "test_criteria.py"),
+    ],
 )
 def test_an_addition_is_one_file_and_one_line(page, heading, registry, contract, tmp_path):
     """In a copy of the package, the addition passes the contract tests of its registry."""

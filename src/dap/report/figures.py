@@ -49,11 +49,12 @@ def alpha(records: Sequence[Record], look: Look) -> Figure | None:
 
 
 def _is_learnt(record: Record) -> bool:
-    return record.method in (METHODS["dap"].title, METHODS["agnostic"].title)
+    return record.method in {method.title for method in METHODS.values() if method.learns}
 
 
 def _alpha(record: Record) -> float:
-    return 0.0 if record.method == METHODS["agnostic"].title else record.options.get("prune.alpha", 1.0)
+    own = {method.title: method.alpha for method in METHODS.values() if method.alpha is not None}
+    return own.get(record.method, record.options.get("prune.alpha", 1.0))
 
 
 _BOTH: dict[bool, Side] = {True: "unseen", False: "validation"}

@@ -12,6 +12,7 @@ from dap.errors import DapError
 from dap.runs.json_files import read_spec
 from dap.runs.opening import trained_of
 from dap.specs.attacks import ATTACKS, EPSILONS
+from dap.specs.methods import METHODS
 from dap.specs.runs import BestSpec, EvaluateSpec, ModelSpec, PruneSpec, Spec, TrainSpec
 
 _CORRUPTING = 0.008  # seconds of a core for an image at 112 pixels, on average over the corruptions
@@ -94,13 +95,13 @@ def expect(spec: Spec, costs: Costs) -> Estimate:
         steps = {
             "mask learning": values["prune"].get("steps", 0),
             "scoring": spec.batches,
-            "movement": tuning.steps,
+            spec.method: tuning.steps,  # a criterion that trains names its stage after itself
             "fine-tuning": models * tuning.steps,
         }
         models *= 2 if spec.raw else 1
         evaluated = (1 + models) * both + values["finetuned"] * models * _checks(tuning.resolved()) * costs.held_out
         evaluated += values["prune"].get("steps", 0) // (values.get("watch_every") or math.inf) * both
-        moved = values["finetuned"] or spec.method == "movement"
+        moved = values["finetuned"] or METHODS[spec.method].trains
         disk = costs.state + models * (costs.masks + moved * costs.model)
     elif isinstance(spec, EvaluateSpec):
         # Beside the sparse models the dense one; a gradient takes as long as three evaluations.

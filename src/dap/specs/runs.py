@@ -148,7 +148,8 @@ class PruneSpec:
         if not isinstance(self.dense, str):
             suite = self.dense.candidates[0].suite if isinstance(self.dense, BestSpec) else self.dense.suite
         config = self.prune.resolved(self._allocation() in BY_FLOPS, suite)
-        return replace(config, alpha=0.0) if self.method == "agnostic" else config
+        alpha = METHODS[self.method].alpha
+        return config if alpha is None else replace(config, alpha=alpha)
 
     def canonical(self) -> dict[str, Any]:
         """What the result depends on: an option that the method does not look at plays no part."""
@@ -167,7 +168,7 @@ class PruneSpec:
             values["prune"] = {key: values["prune"][key] for key in ("include", "exclude", "batch_size", "seed")}
         if self.watch_every is None or not method.learns:
             del values["watch_every"]
-        if not (finetuned or self.method == "movement"):
+        if not (finetuned or method.trains):
             del values["finetune"]
         if not (method.looks or self.recalibrated):
             del values["batches"]
