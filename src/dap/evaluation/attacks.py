@@ -1,7 +1,7 @@
 """What an attack is, and how a model does under one: at most ε is changed in every pixel."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import NamedTuple, Protocol
+from typing import ClassVar, NamedTuple, Protocol
 
 import torch
 import torch.nn.functional as F
@@ -17,10 +17,7 @@ from dap.runtime.sources import Source
 class Attack(Protocol):
     """Perturbs images within the L∞ ball of radius ε. `dap.specs.attacks.ATTACKS` has those of the command line."""
 
-    @property
-    def together(self) -> bool:
-        """Whether it is called once, with the images of all domains, and not batch by batch."""
-        ...
+    together: ClassVar[bool]  # whether it is called once, with the images of all domains, and not batch by batch
 
     def __call__(self, model: nn.Module, pixels: Tensor, labels: Tensor, places: Sequence[int]) -> Tensor:
         """Adversarial images [n, c, h, w] in [0, 1]. The model takes pixels; `places` are the images' in their dataset.
