@@ -55,7 +55,7 @@ def test_python_in_the_docs(page, tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("page", "heading", "registry", "contract"),
     [
-        ("robustness", "### Adding an attack", "specs/attacks.py", "test_attacks.py"),
+        ("robustness", "### Adding an attack", "specs/attacks.py", "test_attack_contract.py"),
         ("pruning", "### Adding a criterion", "specs/methods.py", "test_criteria.py"),
     ],
 )
