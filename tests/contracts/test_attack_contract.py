@@ -12,6 +12,7 @@ from torch.utils.data import TensorDataset
 
 from dap.cli import main
 from dap.config import TrainConfig
+from dap.errors import DapError
 from dap.evaluation.attacks import Attack, under_attack
 from dap.evaluation.pixels import InPixels
 from dap.report import all_tables, read_findings, read_records
@@ -125,3 +126,11 @@ def test_it_is_in_the_report(name, dense, tmp_path, monkeypatch, capsys):
     assert name in {row.cells[0] for row in tables[file_name(entry.table, suite)].rows}
     assert main(["evaluate", str(run), "--attacks", name, "--severities", "5", "--images", "2"]) == 0
     assert f"{name} at severity 5" in capsys.readouterr().out
+
+
+def test_another_name_is_refused(dense, tmp_path):
+    spec = EvaluateSpec(str(dense), attacks=("magic",))
+    for refuse in (attacks_of, EvaluateSpec.canonical, lambda one: evaluate_run(one, tmp_path / "out")):
+        with pytest.raises(DapError, match=f"there is no attack 'magic'; choose one of {', '.join(ATTACKS)}"):
+            refuse(spec)
+    assert not (tmp_path / "out").exists()

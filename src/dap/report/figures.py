@@ -53,8 +53,8 @@ def _is_learnt(record: Record) -> bool:
 
 
 def _alpha(record: Record) -> float:
-    own = {method.title: method.alpha for method in METHODS.values() if method.alpha is not None}
-    return own.get(record.method, record.options.get("prune.alpha", 1.0))
+    own = next((method.alpha for method in METHODS.values() if method.title == record.method), None)
+    return record.options.get("prune.alpha", 1.0) if own is None else own
 
 
 _BOTH: dict[bool, Side] = {True: "unseen", False: "validation"}

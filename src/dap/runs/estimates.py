@@ -11,7 +11,7 @@ from dap.config import TrainConfig
 from dap.errors import DapError
 from dap.runs.json_files import read_spec
 from dap.runs.opening import trained_of
-from dap.specs.attacks import ATTACKS, EPSILONS
+from dap.specs.attacks import EPSILONS, attack_named
 from dap.specs.methods import METHODS
 from dap.specs.runs import BestSpec, EvaluateSpec, ModelSpec, PruneSpec, Spec, TrainSpec
 
@@ -106,7 +106,7 @@ def expect(spec: Spec, costs: Costs) -> Estimate:
     elif isinstance(spec, EvaluateSpec):
         # Beside the sparse models the dense one; a gradient takes as long as three evaluations.
         images = both if spec.images is None else min(both, spec.images * (2 if spec.per_side else costs.domains))
-        attacks = [ATTACKS[name] for name in spec.attacks]
+        attacks = [attack_named(name) for name in spec.attacks]
         passes = sum(attack.passes * (spec.restarts if "restarts" in attack.options else 1) for attack in attacks)
         passes = passes * len(set(spec.severities)) // len(EPSILONS)
         passes += 75 * spec.corruptions

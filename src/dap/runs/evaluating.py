@@ -26,7 +26,7 @@ from dap.runs.sources import Sources
 from dap.runs.subjects import Subjects, open_subjects
 from dap.runs.trust import names_its_model
 from dap.runtime.engine import Engine, threads
-from dap.specs.attacks import ATTACKS, EPSILONS
+from dap.specs.attacks import EPSILONS, attack_named
 from dap.specs.file_names import METRICS, SPEC
 from dap.specs.runs import BestSpec, EvaluateSpec, identity
 
@@ -176,7 +176,7 @@ def attacks_of(spec: EvaluateSpec) -> dict[str, dict[int, Attack]]:
     """By name and severity, with the options that each takes."""
     found: dict[str, dict[int, Attack]] = {}
     for name in dict.fromkeys(spec.attacks):
-        entry = ATTACKS[name]
+        entry = attack_named(name)
         options = {option: getattr(spec, option) for option in entry.options}
         found[name] = {
             severity: resolve_name(entry.code)(

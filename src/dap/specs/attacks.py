@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from dap.errors import DapError
+
 EPSILONS = tuple(value / 255 for value in (0.5, 1, 2, 4, 8))  # by severity, 1 to 5
 OPTIONS = ("restarts", "random_start", "seed")  # of `EvaluateSpec`, that an attack may take
 
@@ -32,6 +34,12 @@ ATTACKS: dict[str, AttackEntry] = {
     "pgd": AttackEntry("dap.evaluation.pgd:PGD", 40 * 3 + 5 * 8, OPTIONS, {"steps": (5, 5, 10, 10, 10)}),
     "auto": AttackEntry("dap.evaluation.autoattack:AutoAttack", 5 * 7000, ("seed",), apart="AutoAttack"),
 }
+
+
+def attack_named(name: str) -> AttackEntry:
+    if name not in ATTACKS:
+        raise DapError(f"there is no attack {name!r}; choose one of {', '.join(ATTACKS)}")
+    return ATTACKS[name]
 
 
 def attack_tables() -> dict[str, str]:

@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal, Self
 
 from dap.config import UNSET, FinetuneConfig, PruneConfig, TrainConfig, check_counts
 from dap.errors import DapError
-from dap.specs.attacks import ATTACKS, OPTIONS
+from dap.specs.attacks import ATTACKS, OPTIONS, attack_named
 from dap.specs.methods import BY_FLOPS, METHODS
 
 FORMAT = 1  # of a run's folder
@@ -213,7 +213,7 @@ class EvaluateSpec:
         values["severities"] = sorted(set(self.severities))
         del values["root"]
         for option in OPTIONS:
-            if not any(option in ATTACKS[name].options for name in self.attacks):
+            if not any(option in attack_named(name).options for name in self.attacks):
                 del values[option]
         if not (self.attacks or self.corruptions):
             del values["images"]
