@@ -21,8 +21,9 @@ from torch import nn
 import dap
 from dap.criteria import Calibration
 from dap.evaluation import accuracy
-from dap.evaluation.attacks import ATTACKS, under_attack
-from dap.evaluation.pixels import InPixels
+from dap.evaluation.attacks import under_attack
+from dap.evaluation.pgd import PGD
+from dap.evaluation.pixels import InPixels, Joined
 from dap.method.gates import by_weight
 from dap.runs.opening import open_dense
 from dap.runs.shipping import some_images
@@ -32,7 +33,7 @@ from dap.structure import find_channels
 from dap.training.norms import estimate_norms
 
 CPU = torch.device("cpu")
-PGD = ATTACKS["pgd"][2]  # ε = 2/255
+ATTACK = PGD(2 / 255)
 
 
 def main() -> None:
@@ -66,8 +67,9 @@ def main() -> None:
         return round(100 * sum(found) / len(found), 2)
 
     def withstood(model: nn.Module) -> float:
-        pixels = {"model": InPixels(model, opened.card.mean, opened.card.std)}
-        found = [under_attack(pixels, data, PGD, images=args.pgd)["model"].accuracy for data in held_out.values()]
+        pixels = InPixels(model, opened.card.mean, opened.card.std)
+        images = {domain: Joined([data], args.pgd) for domain, data in held_out.items()}
+        found = [row.accuracy for row in under_attack(pixels, images, ATTACK).values()]
         return round(100 * sum(found) / len(found), 2)
 
     def validation(model: nn.Module) -> dict[str, float]:

@@ -5,6 +5,7 @@ import importlib
 import os
 import pkgutil
 import re
+import shutil
 import subprocess
 import sys
 from operator import attrgetter
@@ -49,6 +50,33 @@ def test_python_in_the_docs(page, tmp_path, monkeypatch):
     (code,) = re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(), re.DOTALL)
     exec(code, names)
     assert dap.Masks.load("masks.safetensors").total > 0
+
+
+@pytest.mark.parametrize(
+    ("page", "heading", "registry", "contract"),
+    [
+        ("robustness", "### Adding an attack", "specs/attacks.py", "test_attack_contract.py"),
+        ("pruning", "### Adding a criterion", "specs/methods.py", "test_criteria.py"),
+    ],
+)
+def test_an_addition_is_one_file_and_one_line(page, heading, registry, contract, tmp_path):
+    """In a copy of the package, the addition passes the contract tests of its registry."""
+    section = (ROOT / "docs" / f"{page}.md").read_text().split(heading)[1]
+    file, line = re.findall(r"```python\n(.*?)```", section, re.DOTALL)[:2]
+    assert line.count("\n") == 1
+    assert file.count("\n") < 40
+    shutil.copytree(ROOT / "src", tmp_path / "src", ignore=shutil.ignore_patterns("__pycache__"))
+    (tmp_path / file.splitlines()[0].removeprefix("# ")).write_text(file)
+    table = tmp_path / "src" / "dap" / registry
+    entries = re.compile(r"^([A-Z]+: dict\[.+?\] = \{\n.*?)^\}", re.MULTILINE | re.DOTALL)
+    text, found = entries.subn(rf"\g<1>{line}}}", table.read_text())
+    assert found == 1
+    table.write_text(text)
+    name = line.split('"')[1]
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-k", name, f"tests/contracts/{contract}"]
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path / "src")}
+    result = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
+    assert result.returncode == 0, result.stdout
 
 
 def _anchors(page):

@@ -3,8 +3,9 @@ import torch
 from torch import nn
 from torch.utils.data import TensorDataset
 
-from dap.evaluation.attacks import Attack, under_attack
-from dap.evaluation.autoattack import auto_attack
+from dap.evaluation.attacks import under_attack
+from dap.evaluation.autoattack import AutoAttack
+from dap.evaluation.pgd import PGD
 from dap.evaluation.pixels import InPixels
 
 pytest.importorskip("pyautoattack", reason="needs pyautoattack: pip install 'dap[robustness]'")
@@ -21,10 +22,9 @@ def test_any_number_of_classes_and_no_weaker_than_pgd(classes):
     labels[1] = (labels[1] + 1) % classes
     data = {"one": TensorDataset(inputs[:2], labels[:2]), "other": TensorDataset(inputs[2:6], labels[2:6])}
     state = torch.get_rng_state()
-    found = auto_attack(model, data, 1 / 255)
+    found = under_attack(model, data, AutoAttack(1 / 255))
     assert torch.equal(torch.get_rng_state(), state)
     assert [(row.clean, row.images, row.no_gradient) for row in found.values()] == [(0.5, 2, None), (1.0, 4, None)]
-    for domain, images in data.items():
-        pgd = under_attack({"m": model}, images, Attack("pgd", 1 / 255, 20))["m"]
+    for domain, pgd in under_attack(model, data, PGD(1 / 255, 20)).items():
         assert found[domain].accuracy <= pgd.accuracy
-    assert auto_attack(model, {"one": data["one"]}, 64 / 255)["one"].accuracy == 0
+    assert under_attack(model, {"one": data["one"]}, AutoAttack(64 / 255))["one"].accuracy == 0

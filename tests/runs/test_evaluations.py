@@ -12,7 +12,8 @@ from PIL import Image
 
 from dap.cli import main
 from dap.config import PruneConfig, TrainConfig
-from dap.evaluation.attacks import Attack, under_attack
+from dap.evaluation.autoattack import AutoAttack
+from dap.evaluation.fgsm import FGSM
 from dap.models import save_classifier
 from dap.report import all_tables, read_findings, read_records
 from dap.report.table import file_name
@@ -21,7 +22,6 @@ from dap.runs import (
     PruneSpec,
     TrainSpec,
     evaluate_run,
-    evaluating,
     prune_dense,
     read_metrics,
     train_dense,
@@ -127,14 +127,14 @@ def test_severities_can_be_chosen(study, capsys):
 
 
 def test_autoattack_on_few_images_is_reported_beside_other_attacks_on_many(study, tmp_path, monkeypatch):
-    def stand_in(model, domains, epsilon, *, seed, name):  # AutoAttack itself takes minutes, and has tests of its own
-        return {key: under_attack({name: model}, data, Attack("fgsm", epsilon))[name] for key, data in domains.items()}
+    def stand_in(attack, *images):  # AutoAttack itself takes minutes, and has tests of its own
+        return FGSM(attack.epsilon)(*images)
 
-    monkeypatch.setattr(evaluating, "auto_attack", stand_in)
+    monkeypatch.setattr(AutoAttack, "__call__", stand_in)
     shutil.copytree(study, tmp_path / "study", ignore=shutil.ignore_patterns("evaluation-*"))
     run = tmp_path / "study" / "prune-dap"
     for name, attacks, count in (("evaluation-many", ("fgsm",), 8), ("evaluation-few", ("fgsm", "auto"), 2)):
-        spec = EvaluateSpec(str(run), attacks=attacks, severities=(5,), images=count)  # pyright: ignore[reportArgumentType]
+        spec = EvaluateSpec(str(run), attacks=attacks, severities=(5,), images=count)
         evaluate_run(spec, run / name)
     records = read_records(tmp_path / "study")
     findings = read_findings(tmp_path / "study", records).robustness

@@ -4,6 +4,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from dap.specs.attacks import ATTACKS, OPTIONS, taking
+
 
 def evaluate_models(
     run: str,
@@ -34,11 +36,11 @@ def evaluate_models(
     Args:
         run: the folder of a dense training or of a pruning, or the file of a classifier
         sparsity: of a pruning, the sparsities or the pattern that were asked for, separated by commas (default: all)
-        attacks: fgsm, pgd, auto, separated by commas
+        attacks: {attacks}, separated by commas
         severities: of attacks, separated by commas: 0.5, 1, 2, 4 and 8/255
-        restarts: of pgd; the worst counts
-        random_start: of pgd
-        seed: of random starts
+        restarts: of {restarts}; the worst counts
+        random_start: of {random_start}
+        seed: of {seed}
         corruptions: the 15 of ImageNet-C, each at five severities
         images: of each domain, for attacks and corruptions (default: all)
         per_side: so many of all sources together, and of all unseen domains
@@ -120,6 +122,11 @@ def evaluate_models(
     if out:
         print(f"saved in {out}: {', '.join(files)}")
     return 0
+
+
+evaluate_models.__doc__ = str(evaluate_models.__doc__).format(
+    attacks=", ".join(ATTACKS), **{option: ", ".join(taking(option)) for option in OPTIONS}
+)
 
 
 def _parts(text: str | None) -> list[str]:

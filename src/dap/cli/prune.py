@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Literal
 
 from dap.config import FinetuneConfig, PruneConfig
 from dap.errors import DapError
+from dap.specs.methods import METHODS, SPARSITIES
 
 if TYPE_CHECKING:
     from dap.specs.runs import ModelSpec
@@ -57,17 +58,16 @@ def prune_suite(
         pixels: the side of the images for your own model
         on_corrupt: fail, or skip images that cannot be decoded, for your own model
         out: the folder for masks and result, the same for every method
-        method: dap, agnostic (DAP with alpha 0), random, magnitude, taylor, wanda, movement, ior, dss or control
-            (nothing is cut, the dense model is trained on)
-        sparsities: shares of weights to cut, separated by commas (default: 0.2,0.4,0.6,0.8,0.9; for ior 0.5,0.7, for
-            dss 0.1, of FLOPs 0.3,0.5,0.7)
+        method: {methods}
+        sparsities: shares of weights to cut, separated by commas (default: 0.2,0.4,0.6,0.8,0.9; {shares}, of FLOPs
+            0.3,0.5,0.7)
         allocation: global, per_layer, erk, channels, global_channels, a pattern such as 2:4, flops or flops_uniform
-            (whole coupled channels that dap export removes; a sparsity is then the share of FLOPs to cut) or, for dap,
-            path (masks that learning passed through); default: the method's own
-        finetuned: train on after pruning, masks fixed (default: for ior and dss, which are defined with it)
-        batches: of each source domain that taylor, wanda, ior and dss look at
+            (whole coupled channels that dap export removes; a sparsity is then the share of FLOPs to cut) or,
+            for {learns}, path (masks that learning passed through); default: the method's own
+        finetuned: train on after pruning, masks fixed (default: for {finetuned}, which are defined with it)
+        batches: of each source domain that {looks} look at
         prune: of mask learning; its masked weights, batch size and seed are for every method
-        finetune: of fine-tuning and movement
+        finetune: of fine-tuning and {trains}
         devices: processes on this machine, one for each device; auto for all
         nodes: machines
         precision: 32-true, or bf16-mixed
@@ -134,6 +134,22 @@ def prune_suite(
         print(f"{shown:14}  sources' validation {validation:.1%}, unseen {unseen}")
     print(f"{result['title']}, saved in {out}")
     return 0
+
+
+def _with(trait: str) -> str:
+    """The methods that have it."""
+    return " and ".join(name for name, method in METHODS.items() if getattr(method, trait) and not method.whole)
+
+
+prune_suite.__doc__ = str(prune_suite.__doc__).format(
+    methods=", ".join(f"{name} ({method.title})" for name, method in METHODS.items()),
+    shares=", ".join(
+        f"for {name} {','.join(map(str, method.shares))}"
+        for name, method in METHODS.items()
+        if method.shares != SPARSITIES
+    ),
+    **{trait: _with(trait) for trait in ("learns", "trains", "looks", "finetuned")},
+)
 
 
 def _dense(

@@ -1,5 +1,7 @@
 """Criteria: a score for every maskable weight of a model; the higher, the sooner it is kept."""
 
+from pkgutil import resolve_name
+
 from dap.criteria.calibration import Calibration, Criterion, News, Scores
 from dap.criteria.control import control
 from dap.criteria.dss import dss
@@ -10,25 +12,11 @@ from dap.criteria.movement import movement
 from dap.criteria.random import random
 from dap.criteria.taylor import taylor
 from dap.criteria.wanda import wanda
+from dap.specs.methods import METHODS
 
-CRITERIA: dict[str, Criterion] = {
-    "control": control,
-    "random": random,
-    "magnitude": magnitude,
-    "taylor": taylor,
-    "wanda": wanda,
-    "movement": movement,
-    "dap": dap,
-    "agnostic": agnostic,
-    "ior": ior,
-    "dss": dss,
-}
-
-# Their scores are those of whole output channels.
-CHANNEL_LEVEL = {"ior", "dss"}
+CRITERIA: dict[str, Criterion] = {name: resolve_name(method.criterion) for name, method in METHODS.items()}
 
 __all__ = [
-    "CHANNEL_LEVEL",
     "CRITERIA",
     "Calibration",
     "Criterion",

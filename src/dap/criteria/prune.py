@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from dap.config import UNSET, PruneConfig, TrainConfig
-from dap.criteria import CHANNEL_LEVEL, CRITERIA, Calibration, News, Scores
+from dap.criteria import CRITERIA, Calibration, News, Scores
 from dap.errors import DapError
 from dap.masks.allocation import ALLOCATIONS, n_of_m
 from dap.masks.attach import MaskedModel, bake, every_weight, is_transposed, maskable_weights, warn_unused
@@ -69,10 +69,11 @@ def prune(
     the method's own if not given.
     `recalibrated` estimates the statistics of norm layers again on the sources' images; no weight moves by that.
     With `raw`, mask learning that averages its logits gives for each sparsity the paper's masks of a single step, too.
-    `config` is that of mask learning; which weights are masked is in it, for every method. `train` is for movement and
-    fine-tuning; both take as many steps as mask learning, unless it says otherwise. `validation` selects among the
-    checkpoints of fine-tuning. Every `watch_every` steps mask learning evaluates its masks on it and on `watch`, and
-    tells `data.on_step`; nothing is selected by it. What `skip` names by its `Pruned.wished` is there already.
+    `config` is that of mask learning; which weights are masked is in it, for every method. `train` is for methods that
+    train and for fine-tuning; both take as many steps as mask learning, unless it says otherwise. `validation` selects
+    among the checkpoints of fine-tuning. Every `watch_every` steps mask learning evaluates its masks on it and on
+    `watch`, and tells `data.on_step`; nothing is selected by it. What `skip` names by its `Pruned.wished` is there
+    already.
 
     >>> images = torch.utils.data.TensorDataset(torch.randn(64, 4), torch.randint(2, (64,)))
     >>> data = Calibration({"a": images, "b": images}, batches=2)
@@ -84,14 +85,16 @@ def prune(
     allocation = allocation or METHODS[method].allocation
     cuts = _cuts(method, allocation, sparsities)
     config = (config or PruneConfig()).resolved(channels=allocation in BY_FLOPS)
+    if (alpha := METHODS[method].alpha) is not None:
+        config = replace(config, alpha=alpha)
     tune = METHODS[method].finetuned if finetuned is None else finetuned
     steps = config.steps if train is None or train.steps is UNSET else train.steps
     train = replace(train or TrainConfig(), batch_size=data.batch_size, seed=data.seed, steps=steps)
     # What is wrong is said before anything takes time.
     maskable_weights(model, config.include, config.exclude)
-    if METHODS[method].learns and method != "agnostic":
+    if METHODS[method].learns:
         check_domains(config, data.sources)
-    if tune or method == "movement":
+    if tune or METHODS[method].trains:
         train = train.resolved()
     on_the_way = METHODS[method].learns and allocation in ("path", "flops")
     if on_the_way and (highest := max(map(float, cuts))) > config.target_sparsity:
@@ -99,9 +102,10 @@ def prune(
     if watch_every is not None and watch_every < 1:
         raise DapError(f"watch_every is {watch_every}; it must be at least 1")
     if raw and (tune or recalibrated or not (METHODS[method].learns and allocation == "path" and config.average)):
+        learning = " or ".join(name for name, method in METHODS.items() if method.learns)
         raise DapError(
-            "raw masks come beside averaged ones: they need method dap or agnostic, allocation path, an average above "
-            "0, and neither fine-tuning nor recalibrated"
+            f"raw masks come beside averaged ones: they need method {learning}, allocation path, an average above 0, "
+            "and neither fine-tuning nor recalibrated"
         )
     if recalibrated and not norms_of(model):
         raise DapError("the model has no norm layers that keep statistics: leave recalibrated out")
@@ -164,7 +168,7 @@ class _Pruning:
         if METHODS[self.method].learns:
             milestones = [float(wish) for wish in wishes] if self.allocation in ("path", "flops") else []
             options |= {"config": self.config, "milestones": milestones, "channels": channels, **self.looks}
-        if self.method == "movement":
+        if METHODS[self.method].trains:
             options["config"] = self.train
         scores = criterion(self.model, self.data, **options)
         scores.channels = channels
@@ -239,7 +243,7 @@ def _cuts(method: str, allocation: str, sparsities: Sequence[float] | None) -> d
         else:
             allocate = ALLOCATIONS.get(allocation, ALLOCATIONS["global"])
         cuts = {str(float(sparsity)): partial(allocate, sparsity=sparsity) for sparsity in sparsities}
-    if method in CHANNEL_LEVEL and allocation not in (*_BY_CHANNEL, *BY_FLOPS):
+    if METHODS[method].by_channel and allocation not in (*_BY_CHANNEL, *BY_FLOPS):
         raise DapError(f"{method} scores whole channels: choose allocation {', '.join((*_BY_CHANNEL, *BY_FLOPS))}")
     return cuts
 

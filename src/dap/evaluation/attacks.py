@@ -1,10 +1,8 @@
-"""FGSM and PGD: the worst that a perturbation of at most ε in every pixel does to a model."""
+"""What an attack is, and how a model does under one: at most ε is changed in every pixel."""
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Literal, NamedTuple
+from collections.abc import Iterator, Mapping, Sequence
+from typing import ClassVar, NamedTuple, Protocol
 
-import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -13,43 +11,20 @@ from dap.errors import DapError
 from dap.evaluation.bits import pack_bits
 from dap.evaluation.pixels import InPixels, batches
 from dap.masks.attach import frozen
-from dap.runtime.seeding import derive_seed
 from dap.runtime.sources import Source
 
 
-@dataclass(frozen=True)
-class Attack:
-    """An attack within the L∞ ball of radius `epsilon`, in pixels of [0, 1]."""
+class Attack(Protocol):
+    """Perturbs images within the L∞ ball of radius ε. `dap.specs.attacks.ATTACKS` has those of the command line."""
 
-    kind: Literal["fgsm", "pgd"]
-    epsilon: float
-    steps: int = 10  # of PGD
-    step_size: float | None = None  # of PGD; None: ε/2
-    random_start: bool = True  # of PGD
-    restarts: int = 1  # of PGD: the worst counts
-    seed: int = 0  # of the random starts
+    together: ClassVar[bool]  # whether it is called once, with the images of all domains, and not batch by batch
 
-    def __post_init__(self) -> None:
-        if self.kind not in ("fgsm", "pgd"):
-            raise DapError(f"there is no attack {self.kind!r}; choose fgsm or pgd")
-        if not self.epsilon > 0:
-            raise DapError(f"epsilon is {self.epsilon}; it must be above 0")
-        for name in ("steps", "restarts"):
-            if getattr(self, name) < 1:
-                raise DapError(f"{name} is {getattr(self, name)}; it must be at least 1")
-        if self.step_size is not None and not self.step_size > 0:
-            raise DapError(f"step_size is {self.step_size}; it must be above 0")
-        if self.kind == "pgd" and self.restarts > 1 and not self.random_start:
-            raise DapError(f"{self.restarts} restarts from the same place are one: leave random starts on")
+    def __call__(self, model: nn.Module, pixels: Tensor, labels: Tensor, places: Sequence[int]) -> Tensor:
+        """Adversarial images [n, c, h, w] in [0, 1]. The model takes pixels; `places` are the images' in their dataset.
 
-
-# By severity, 1 to 5.
-EPSILONS = tuple(value / 255 for value in (0.5, 1, 2, 4, 8))
-PGD_STEPS = (5, 5, 10, 10, 10)
-ATTACKS: dict[str, tuple[Attack, ...]] = {
-    "fgsm": tuple(Attack("fgsm", epsilon) for epsilon in EPSILONS),
-    "pgd": tuple(Attack("pgd", epsilon, steps) for epsilon, steps in zip(EPSILONS, PGD_STEPS, strict=True)),
-}
+        All images are classified correctly without the attack.
+        """
+        ...
 
 
 class Attacked(NamedTuple):
@@ -57,73 +32,70 @@ class Attacked(NamedTuple):
 
     clean: float  # accuracy without it
     accuracy: float  # under it
-    no_gradient: float | None  # the share of images that are right and cannot be attacked: their loss has no gradient
+    # The share of images that are right and cannot be attacked: their loss has no gradient. None: not measured, for an
+    # attack on all domains together.
+    no_gradient: float | None
     images: int
     right: str = ""  # which images are right under it, in order: see `dap.evaluation.bits`
 
 
-def perturb(
-    model: nn.Module, pixels: Tensor, labels: Tensor, attack: Attack, places: Sequence[int] | None = None
-) -> Tensor:
-    """Adversarial images, for a model of images in [0, 1]. `places` are those of the images in their dataset.
-
-    Of several restarts, the one that fools the model counts, else the one with the highest loss. Random starts are a
-    function of the seed, the restart and the image's place: the size of batches plays no part.
-    """
-    if attack.kind == "fgsm":
-        return _ascend(model, pixels, pixels, labels, attack.epsilon, attack.epsilon)
-    worst, highest = pixels, torch.full((len(pixels),), -torch.inf, device=pixels.device)
-    for restart in range(attack.restarts):
-        found = pixels
-        if attack.random_start:
-            found = (pixels + _starts(pixels, attack, restart, places or range(len(pixels)))).clamp(0, 1)
-        for _ in range(attack.steps):
-            found = _ascend(model, found, pixels, labels, attack.step_size or attack.epsilon / 2, attack.epsilon)
-        if attack.restarts == 1:
-            return found
-        merit = _merit(model, found, labels)
-        better = merit > highest  # of several that fool the model the first
-        worst = torch.where(better.view(-1, *[1] * (pixels.dim() - 1)), found, worst)
-        highest = torch.where(better, merit, highest)
-    return worst
-
-
 def under_attack(
-    models: Mapping[str, InPixels],
-    source: Source,
+    model: InPixels,
+    sources: Mapping[str, Source],
     attack: Attack,
     *,
-    images: int | None = None,
     batch_size: int = 64,
+    name: str = "model",
 ) -> dict[str, Attacked]:
-    """Every model under the attack, each attacked on its own, on the first `images` of a dataset."""
+    """By domain, the model under the attack. Images that are wrong without it are not attacked."""
+    right: dict[str, list[Tensor]] = {domain: [] for domain in sources}
+    robust: dict[str, list[Tensor]] = {domain: [] for domain in sources}
+    still = dict.fromkeys(sources, 0)
+    with frozen(model):
+        for domains, pixels, labels, places in _portions(model, sources, batch_size, attack.together):
+            if places[0] == 0:
+                check_attackable(model, pixels[:batch_size], labels[:batch_size], name)
+            clean = ~_fooled_in_batches(model, pixels, labels, batch_size)
+            left, hit = clean.clone(), clean.nonzero().flatten()
+            if len(hit):
+                ours, targets = pixels[hit], labels[hit]
+                if not attack.together:
+                    still[next(iter(domains))] += int((gradient(model, ours, targets).flatten(1) == 0).all(1).sum())
+                adversarial = attack(model, ours, targets, [places[at] for at in hit.tolist()])
+                left[hit] = ~_fooled_in_batches(model, adversarial, targets, batch_size)
+            sizes = list(domains.values())
+            for domain, before, after in zip(domains, clean.split(sizes), left.split(sizes), strict=True):
+                right[domain].append(before)
+                robust[domain].append(after)
     found = {}
-    for name, model in models.items():
-        right = still = seen = 0
-        left: list[Tensor] = []
-        device = model.mean.device
-        with frozen(model):
-            for inputs, labels in batches(source, batch_size, images):
-                pixels, labels = model.pixels(inputs.to(device)), labels.to(device)
-                if seen == 0:
-                    check_attackable(model, pixels, labels, name)
-                with torch.no_grad():
-                    robust = model(pixels).argmax(1) == labels
-                right += int(robust.sum())
-                hit = robust.nonzero().flatten()  # an image that is wrong without the attack needs none
-                if len(hit):
-                    pixels, labels, places = pixels[hit], labels[hit], [seen + place for place in hit.tolist()]
-                    still += int((_gradient(model, pixels, labels).flatten(1) == 0).all(1).sum())
-                    adversarial = perturb(model, pixels, labels, attack, places)
-                    with torch.no_grad():
-                        robust[hit] = ~_fooled(model(adversarial), labels)
-                left.append(robust)
-                seen += len(robust)
-        if seen == 0:
-            raise DapError("an attack needs at least one image")
-        robust = torch.cat(left)
-        found[name] = Attacked(right / seen, int(robust.sum()) / seen, still / seen, seen, pack_bits(robust))
+    for domain in sources:
+        before, after = torch.cat(right[domain]), torch.cat(robust[domain])
+        count, unmoved = len(after), None if attack.together else still[domain] / len(after)
+        accuracies = int(before.sum()) / count, int(after.sum()) / count
+        found[domain] = Attacked(*accuracies, unmoved, count, pack_bits(after))
     return found
+
+
+def _portions(
+    model: InPixels, sources: Mapping[str, Source], batch_size: int, together: bool
+) -> Iterator[tuple[dict[str, int], Tensor, Tensor, range]]:
+    """What is attacked at once: images by domain, their pixels, labels and places. A batch; or all there is."""
+    device, waiting = model.mean.device, []
+    sizes = dict.fromkeys(sources, 0)
+    for domain, source in sources.items():
+        for inputs, targets in batches(source, batch_size):
+            seen, count = sizes[domain], len(targets)
+            sizes[domain] += count
+            pixels, labels = model.pixels(inputs.to(device)), targets.to(device)
+            if together:
+                waiting.append((pixels, labels))
+            else:
+                yield {domain: count}, pixels, labels, range(seen, seen + count)
+        if sizes[domain] == 0:
+            raise DapError(f"an attack needs at least one image of every domain, and {domain} has none")
+    if waiting:
+        pixels, labels = (torch.cat(parts) for parts in zip(*waiting, strict=True))
+        yield sizes, pixels, labels, range(len(labels))
 
 
 class NotAttackable(DapError):
@@ -141,56 +113,46 @@ def check_attackable(model: nn.Module, pixels: Tensor, labels: Tensor, name: str
             f"{name}: two forward passes on the same images differ: the model draws random numbers, and an attack on "
             "it measures them; make it deterministic"
         )
-    if not _gradient(model, pixels, labels).any():
+    if not gradient(model, pixels, labels).any():
         raise NotAttackable(
             f"{name}: the gradient of the loss in the images is zero everywhere: the model rounds or detaches on the "
             "way, or is constant, and FGSM and PGD would call it robust"
         )
 
 
-def _fooled(logits: Tensor, labels: Tensor) -> Tensor:
+def check_epsilon(epsilon: float) -> None:
+    if not epsilon > 0:
+        raise DapError(f"epsilon is {epsilon}; it must be above 0")
+
+
+def fooled(logits: Tensor, labels: Tensor) -> Tensor:
     """A model that gives no number has been fooled."""
     return (logits.argmax(1) != labels) | ~logits.isfinite().all(1)
 
 
-def _gradient(model: nn.Module, pixels: Tensor, labels: Tensor) -> Tensor:
+@torch.no_grad()
+def _fooled_in_batches(model: nn.Module, pixels: Tensor, labels: Tensor, batch_size: int) -> Tensor:
+    parts = zip(pixels.split(batch_size), labels.split(batch_size), strict=True)
+    return torch.cat([fooled(model(part), targets) for part, targets in parts])
+
+
+def gradient(model: nn.Module, pixels: Tensor, labels: Tensor) -> Tensor:
+    """That of each image's cross-entropy in its pixels; zeros where there is none."""
     pixels = pixels.detach().requires_grad_()
     with torch.enable_grad():
         # The sum: an image's gradient does not depend on what else is in the batch.
         loss = F.cross_entropy(model(pixels).float(), labels.long(), reduction="sum")
         if not loss.requires_grad:
             return torch.zeros_like(pixels)
-        (gradient,) = torch.autograd.grad(loss, pixels, allow_unused=True)
-    return torch.zeros_like(pixels) if gradient is None else gradient
+        (found,) = torch.autograd.grad(loss, pixels, allow_unused=True)
+    return torch.zeros_like(pixels) if found is None else found
 
 
-def _ascend(model: nn.Module, at: Tensor, pixels: Tensor, labels: Tensor, step: float, epsilon: float) -> Tensor:
+def ascend(model: nn.Module, at: Tensor, pixels: Tensor, labels: Tensor, step: float, epsilon: float) -> Tensor:
     """A step up the loss, back into the ball around `pixels`, back into [0, 1]."""
-    moved = at + step * _gradient(model, at, labels).nan_to_num(0).sign()
+    return project(at + step * gradient(model, at, labels).nan_to_num(0).sign(), pixels, epsilon)
+
+
+def project(moved: Tensor, pixels: Tensor, epsilon: float) -> Tensor:
+    """The nearest images that are within ε of `pixels`, and in [0, 1]."""
     return (pixels + (moved - pixels).clamp(-epsilon, epsilon)).clamp(0, 1)
-
-
-def _starts(pixels: Tensor, attack: Attack, restart: int, places: Sequence[int]) -> Tensor:
-    noise = np.empty(pixels.shape, np.float32)
-    for row, place in zip(noise, places, strict=True):
-        rng = np.random.Generator(np.random.SFC64(derive_seed("attack", attack.seed, restart, place)))
-        row[:] = rng.uniform(-attack.epsilon, attack.epsilon, pixels.shape[1:])
-    return torch.from_numpy(noise).to(pixels)
-
-
-@torch.no_grad()
-def _merit(model: nn.Module, pixels: Tensor, labels: Tensor) -> Tensor:
-    """The loss; infinite where the model is fooled."""
-    logits = model(pixels).float()
-    loss = F.cross_entropy(logits, labels.long(), reduction="none")
-    return torch.where(_fooled(logits, labels), torch.inf, loss)
-
-
-def named(names: Iterable[str], **changes: object) -> dict[str, tuple[Attack, ...]]:
-    """The attacks of `ATTACKS` that are named, each at five severities."""
-    found = {}
-    for name in names:
-        if name not in ATTACKS:
-            raise DapError(f"there is no attack {name!r}; choose one of {', '.join(ATTACKS)}")
-        found[name] = tuple(replace(attack, **changes) for attack in ATTACKS[name])  # pyright: ignore[reportArgumentType]
-    return found

@@ -10,6 +10,7 @@ from dap.report.findings import Finding, Findings, Histogram, Point
 from dap.report.records import Record
 from dap.report.statistics import mean_of, over_domains
 from dap.report.tables import Numbers, Side, Trials, by_trial
+from dap.specs.attacks import attack_tables
 from dap.specs.methods import METHODS
 
 SIDES = {True: "unseen domains", False: "source domains"}
@@ -21,8 +22,7 @@ def all_figures(records: Sequence[Record], findings: Findings, look: Look) -> li
         tradeoff(records, look),
         dynamics(findings.points, look),
         alpha(records, look),
-        robustness(findings, look, "attacks"),
-        robustness(findings, look, "autoattack"),
+        *(robustness(findings, look, table) for table in attack_tables()),
         robustness(findings, look, "corruptions"),
         logits(findings.histograms),
         layers(records, look),
@@ -49,11 +49,12 @@ def alpha(records: Sequence[Record], look: Look) -> Figure | None:
 
 
 def _is_learnt(record: Record) -> bool:
-    return record.method in (METHODS["dap"].title, METHODS["agnostic"].title)
+    return record.method in {method.title for method in METHODS.values() if method.learns}
 
 
 def _alpha(record: Record) -> float:
-    return 0.0 if record.method == METHODS["agnostic"].title else record.options.get("prune.alpha", 1.0)
+    own = next((method.alpha for method in METHODS.values() if method.title == record.method), None)
+    return record.options.get("prune.alpha", 1.0) if own is None else own
 
 
 _BOTH: dict[bool, Side] = {True: "unseen", False: "validation"}
@@ -122,11 +123,8 @@ def robustness(findings: Findings, look: Look, kind: str) -> Figure:
             for attack in dict.fromkeys(row["case"] for row in rows if row["case"] != "clean"):
                 shown = [row for row in rows if row["case"] in (attack, "clean")]
                 panels[f"{suite}, {attack.upper()}, {SIDES[unseen]}"] = lines(shown, look, "severity")
-    title = {
-        "attacks": "Accuracy under attack",
-        "autoattack": "Accuracy under AutoAttack",
-        "corruptions": "Accuracy on corrupted images",
-    }[kind]
+    under = attack_tables()
+    title = f"Accuracy under {under[kind]}" if kind in under else "Accuracy on corrupted images"
     note = "At the chosen sparsity, beside the dense model; mean ± one standard deviation over seeds."
     note += " Mean over five severities." if kind == "corruptions" else " Severity 0 is the clean image."
     return Figure(kind, title, note, panels, at_sparsity=True)

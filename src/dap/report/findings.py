@@ -3,7 +3,7 @@
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from math import inf, isfinite
 from pathlib import Path
 from statistics import fmean
@@ -13,6 +13,7 @@ from dap.report.records import Record, run_places, study_runs
 from dap.runs.evaluating import content_of
 from dap.runs.folder import read_metrics
 from dap.runs.opening import place_of
+from dap.specs.attacks import OPTIONS, attack_tables, shown_in
 from dap.specs.file_names import METRICS, RESULT, SPEC
 from dap.specs.run_files import Damaged, intact, read_result, read_spec
 from dap.specs.runs import BestSpec, EvaluateSpec, PruneSpec, TrainSpec, folder_name
@@ -24,7 +25,7 @@ EVALUATION = "evaluation"  # how the folders begin where `dap evaluate` leaves i
 class Finding:
     """The accuracy of a model in one case: the mean over source domains, or over unseen ones."""
 
-    kind: str  # attacks, autoattack, corruptions
+    kind: str  # corruptions, or one of `attack_tables`
     case: str  # which one
     severity: str  # "" for the mean over all
     unseen: bool
@@ -104,13 +105,16 @@ def read_findings(folder: str | Path, records: Sequence[Record]) -> Findings:
     return found
 
 
-# What numbers of a kind depend on beside the model; nothing where an evaluation has none. AutoAttack is a kind of its
-# own: it takes so long that it sees fewer images than other attacks.
+def _attack_settings(table: str, spec: EvaluateSpec) -> tuple[Any, ...]:
+    attacks = shown_in(table)
+    options = [option for option in OPTIONS if any(option in attack.options for attack in attacks.values())]
+    values = (spec.images, spec.per_side, *(getattr(spec, option) for option in options))
+    return values if attacks.keys() & set(spec.attacks) else ()
+
+
+# What numbers of a kind depend on beside the model; nothing where an evaluation has none.
 SETTINGS: dict[str, Callable[[EvaluateSpec], tuple[Any, ...]]] = {
-    "attacks": lambda spec: (
-        (spec.images, spec.per_side, spec.restarts, spec.random_start, spec.seed) if {*spec.attacks} - {"auto"} else ()
-    ),
-    "autoattack": lambda spec: (spec.images, spec.per_side, spec.seed) if "auto" in spec.attacks else (),
+    **{table: partial(_attack_settings, table) for table in attack_tables()},
     "corruptions": lambda spec: (spec.images, spec.per_side) if spec.corruptions else (),
 }
 
@@ -182,7 +186,7 @@ def _of_kind(kind: str, record: Record, row: Mapping[str, Any], images: str) -> 
     for unseen, domains in sides.items():
         if not domains:
             continue
-        of_kind = {"attacks": {"fgsm", "pgd"}, "autoattack": {"auto"}}.get(kind, set())
+        of_kind = shown_in(kind)
         attacks = {name: severities for name, severities in row.get("attacks", {}).items() if name in of_kind}
         for number, (attack, severities) in enumerate(attacks.items()):
             if number == 0:

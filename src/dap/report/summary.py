@@ -7,7 +7,7 @@ from dap.report.records import Record
 from dap.report.statistics import ENOUGH, Difference, Mean, mean_of, of_both, paired
 from dap.report.table import points, show
 from dap.report.tables import Numbers, Side, in_order, wishes
-from dap.specs.methods import METHODS
+from dap.specs.methods import LEAD
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ def summarise(records: Sequence[Record]) -> list[Summary]:
         ours = [record for record in records if record.suite == suite]
         for wished in wishes(ours):
             sparse = [record for record in ours if record.wished == wished]
-            leads = [record for record in sparse if record.method == METHODS["dap"].title] or sparse[:1]
+            leads = [record for record in sparse if record.method == LEAD.title] or sparse[:1]
             found += [_summary(ours, suite, wished, series) for series in dict.fromkeys(one.series for one in leads)]
     return found
 

@@ -15,7 +15,8 @@ from dap.report.records import Record
 from dap.report.series import DENSE
 from dap.report.statistics import Difference, Mean, mean_of, over_domains, paired
 from dap.report.table import Column, Row, Table, file_name, sparsity_title
-from dap.specs.methods import BY_FLOPS, METHODS
+from dap.specs.attacks import attack_tables
+from dap.specs.methods import BY_FLOPS, LEAD, METHODS
 
 Side = Literal["unseen", "validation", "domainbed"]  # fields of a record
 Key = TypeVar("Key")
@@ -218,10 +219,9 @@ def _unseen(record: Record) -> float:
 
 def plug_and_play(records: Sequence[Record]) -> Table | None:
     """Every dense model, and what DAP makes of it."""
-    learnt = METHODS["dap"].title
     return _against_dense(
         records,
-        lambda record: record.method in (DENSE, learnt),
+        lambda record: record.method in (DENSE, LEAD.title),
         "plug-and-play",
         "Dense models, and DAP on each",
     )
@@ -259,8 +259,7 @@ def _against_dense(records: Sequence[Record], wanted: Callable[[Record], bool], 
 
 
 _ROBUSTNESS = {  # by kind: what a table is about, and what its rows are
-    "attacks": ("accuracy under attack", "attack"),
-    "autoattack": ("accuracy under AutoAttack", "attack"),
+    **{table: (f"accuracy under {title}", "attack") for table, title in attack_tables().items()},
     "corruptions": ("accuracy on corrupted images", "corruption"),
 }
 

@@ -9,14 +9,13 @@ from typing import Any
 
 from dap.config import TrainConfig
 from dap.errors import DapError
-from dap.evaluation.attacks import EPSILONS
 from dap.runs.opening import trained_of
+from dap.specs.attacks import EPSILONS, attack_named
+from dap.specs.methods import METHODS
 from dap.specs.run_files import read_spec
 from dap.specs.runs import BestSpec, EvaluateSpec, ModelSpec, PruneSpec, Spec, TrainSpec
 
 _CORRUPTING = 0.008  # seconds of a core for an image at 112 pixels, on average over the corruptions
-# Evaluations of an image that an attack at all severities amounts to.
-_PASSES = {"fgsm": 5 * 8, "pgd": 40 * 3 + 5 * 8, "auto": 5 * 7000}
 
 
 @dataclass(frozen=True)
@@ -96,18 +95,19 @@ def expect(spec: Spec, costs: Costs) -> Estimate:
         steps = {
             "mask learning": values["prune"].get("steps", 0),
             "scoring": spec.batches,
-            "movement": tuning.steps,
+            spec.method: tuning.steps,  # a criterion that trains names its stage after itself
             "fine-tuning": models * tuning.steps,
         }
         models *= 2 if spec.raw else 1
         evaluated = (1 + models) * both + values["finetuned"] * models * _checks(tuning.resolved()) * costs.held_out
         evaluated += values["prune"].get("steps", 0) // (values.get("watch_every") or math.inf) * both
-        moved = values["finetuned"] or spec.method == "movement"
+        moved = values["finetuned"] or METHODS[spec.method].trains
         disk = costs.state + models * (costs.masks + moved * costs.model)
     elif isinstance(spec, EvaluateSpec):
         # Beside the sparse models the dense one; a gradient takes as long as three evaluations.
         images = both if spec.images is None else min(both, spec.images * (2 if spec.per_side else costs.domains))
-        passes = sum(_PASSES[name] * (spec.restarts if name == "pgd" else 1) for name in spec.attacks)
+        attacks = [attack_named(name) for name in spec.attacks]
+        passes = sum(attack.passes * (spec.restarts if "restarts" in attack.options else 1) for attack in attacks)
         passes = passes * len(set(spec.severities)) // len(EPSILONS)
         passes += 75 * spec.corruptions
         run = read_spec(spec.run) if isinstance(spec.run, str) else spec.run

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
+from pkgutil import resolve_name
 from statistics import fmean
 from typing import Any
 
@@ -14,8 +15,7 @@ from torch import nn
 
 from dap.errors import DapError
 from dap.evaluation.assessment import assess_logits, predictions
-from dap.evaluation.attacks import EPSILONS, Attack, NotAttackable, named, under_attack
-from dap.evaluation.autoattack import auto_attack, check_auto_attack
+from dap.evaluation.attacks import Attack, NotAttackable, under_attack
 from dap.evaluation.corruptions import check_corruptible, on_corruptions
 from dap.evaluation.pixels import InPixels, Joined
 from dap.runs.folder import Metrics, finished, read_metrics, working_in
@@ -25,6 +25,7 @@ from dap.runs.sources import Sources
 from dap.runs.subjects import Subjects, open_subjects
 from dap.runs.trust import names_its_model
 from dap.runtime.engine import Engine, threads
+from dap.specs.attacks import EPSILONS, attack_named
 from dap.specs.file_names import METRICS, SPEC
 from dap.specs.run_files import as_read, intact, read_result, read_spec, write_result
 from dap.specs.runs import BestSpec, EvaluateSpec, identity
@@ -98,10 +99,7 @@ class Cells:
 
 def open_to_evaluate(spec: EvaluateSpec, run: Path, dense: Path | None = None, *, trust_code: bool = False) -> Subjects:
     """The models; and at once what cannot be done with them."""
-    if "pgd" in spec.attacks:
-        named(["pgd"], **_options(spec))
-    if "auto" in spec.attacks:
-        check_auto_attack()
+    attacks_of(spec)
     subjects = open_subjects(run, spec.sparsities, dense, spec.root, trust_code=trust_code)
     if spec.corruptions:
         check_corruptible(subjects.card.pixels)
@@ -174,30 +172,37 @@ def _domains(sources: Sources, images: int | None, per_side: bool = False) -> di
     return seen | unseen
 
 
-def _options(spec: EvaluateSpec) -> dict[str, Any]:
-    return {"restarts": spec.restarts, "random_start": spec.random_start, "seed": spec.seed}
+def attacks_of(spec: EvaluateSpec) -> dict[str, dict[int, Attack]]:
+    """By name and severity, with the options that each takes."""
+    found: dict[str, dict[int, Attack]] = {}
+    for name in dict.fromkeys(spec.attacks):
+        entry = attack_named(name)
+        options = {option: getattr(spec, option) for option in entry.options}
+        found[name] = {
+            severity: resolve_name(entry.code)(
+                epsilon, **options, **{option: values[severity - 1] for option, values in entry.by_severity.items()}
+            )
+            for severity, epsilon in enumerate(EPSILONS, 1)
+            if severity in spec.severities
+        }
+    return found
 
 
 def _attack(
     spec: EvaluateSpec, models: dict[str, InPixels], domains: dict[str, Joined], cells: Cells, told: Told
 ) -> dict[str, dict[str, Any]]:
     """By model: `attacks`, by attack, severity and domain; or `attacks_refused`, and why."""
-    kinds: dict[str, Sequence[Attack | None]] = {
-        **named([name for name in spec.attacks if name != "auto"], **_options(spec))
-    }
-    if "auto" in spec.attacks:
-        kinds["auto"] = [None] * len(EPSILONS)
+    kinds = attacks_of(spec)
     plan = [
         (model, name, severity, attack)
         for model in models
         for name, attacks in kinds.items()
-        for severity, attack in enumerate(attacks, 1)
-        if severity in spec.severities
+        for severity, attack in attacks.items()
     ]
     found: dict[str, dict[str, Any]] = {model: {"attacks": {name: {} for name in kinds}} for model in models}
     for number, (model, name, severity, attack) in enumerate(plan, 1):
         if "attacks" in found[model]:
-            make = partial(_attacked, models[model], model, attack, severity, domains, spec.seed)
+            make = partial(_attacked, models[model], model, attack, domains)
             try:
                 found[model]["attacks"][name][str(severity)] = cells.get(f"{model}, {name} {severity}", make)
             except NotAttackable as error:  # the others can be
@@ -208,15 +213,9 @@ def _attack(
     return found
 
 
-def _attacked(
-    model: InPixels, name: str, attack: Attack | None, severity: int, domains: dict[str, Joined], seed: int
-) -> dict[str, Any]:
+def _attacked(model: InPixels, name: str, attack: Attack, domains: dict[str, Joined]) -> dict[str, Any]:
     """By domain."""
-    if attack is None:
-        rows = auto_attack(model, domains, EPSILONS[severity - 1], seed=seed, name=name)
-    else:
-        rows = {domain: under_attack({name: model}, images, attack)[name] for domain, images in domains.items()}
-    return {domain: row._asdict() for domain, row in rows.items()}
+    return {domain: row._asdict() for domain, row in under_attack(model, domains, attack, name=name).items()}
 
 
 def _corrupt(models: dict[str, InPixels], domains: dict[str, Joined], told: Told) -> dict[str, dict[str, Any]]:

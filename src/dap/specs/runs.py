@@ -11,10 +11,11 @@ import types
 import typing
 from collections.abc import Mapping
 from dataclasses import MISSING, asdict, dataclass, field, fields, is_dataclass, replace
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from dap.config import UNSET, FinetuneConfig, PruneConfig, TrainConfig, check_counts
 from dap.errors import DapError
+from dap.specs.attacks import ATTACKS, OPTIONS, attack_named
 from dap.specs.methods import BY_FLOPS, METHODS
 
 FORMAT = 1  # of a run's folder
@@ -147,7 +148,8 @@ class PruneSpec:
         if not isinstance(self.dense, str):
             suite = self.dense.candidates[0].suite if isinstance(self.dense, BestSpec) else self.dense.suite
         config = self.prune.resolved(self._allocation() in BY_FLOPS, suite)
-        return replace(config, alpha=0.0) if self.method == "agnostic" else config
+        alpha = METHODS[self.method].alpha
+        return config if alpha is None else replace(config, alpha=alpha)
 
     def canonical(self) -> dict[str, Any]:
         """What the result depends on: an option that the method does not look at plays no part."""
@@ -166,7 +168,7 @@ class PruneSpec:
             values["prune"] = {key: values["prune"][key] for key in ("include", "exclude", "batch_size", "seed")}
         if self.watch_every is None or not method.learns:
             del values["watch_every"]
-        if not (finetuned or self.method == "movement"):
+        if not (finetuned or method.trains):
             del values["finetune"]
         if not (method.looks or self.recalibrated):
             del values["batches"]
@@ -183,11 +185,11 @@ class EvaluateSpec:
     run: TrainSpec | BestSpec | PruneSpec | str  # or its folder, or the file of a classifier
     sparsities: tuple[float | str, ...] | None = None  # of a pruning, or patterns, as they were asked for; None: all
     with_dense: bool = True  # of a pruning: its dense model, too
-    attacks: tuple[Literal["fgsm", "pgd", "auto"], ...] = ()
+    attacks: tuple[Annotated[str, ATTACKS], ...] = ()
     severities: tuple[int, ...] = (1, 2, 3, 4, 5)  # of attacks
-    restarts: int = 1  # of PGD
-    random_start: bool = True  # of PGD
-    seed: int = 0  # of random starts
+    restarts: int = 1  # this option and the next two: of the attacks that take them
+    random_start: bool = True
+    seed: int = 0
     corruptions: bool = False
     images: int | None = None  # of each domain, for attacks and corruptions; None: all
     per_side: bool = False  # so many of all sources together, and of all unseen domains
@@ -210,10 +212,9 @@ class EvaluateSpec:
         values["attacks"] = sorted(set(self.attacks))
         values["severities"] = sorted(set(self.severities))
         del values["root"]
-        if "pgd" not in self.attacks:
-            del values["restarts"], values["random_start"]
-        if not set(self.attacks) & {"pgd", "auto"}:
-            del values["seed"]
+        for option in OPTIONS:
+            if not any(option in attack_named(name).options for name in self.attacks):
+                del values[option]
         if not (self.attacks or self.corruptions):
             del values["images"]
         if not self.per_side or "images" not in values:
@@ -270,7 +271,7 @@ def read(cls: type, values: Any, where: str) -> Any:
     """
     if not isinstance(values, Mapping):
         raise DapError(f"{where} is {values!r}; it must have the options of {cls.__name__}")
-    hints, known = typing.get_type_hints(cls), {part.name: part for part in fields(cls)}
+    hints, known = typing.get_type_hints(cls, include_extras=True), {part.name: part for part in fields(cls)}
     for name in values:
         if name not in known:
             raise DapError(f"{where} has no option {name!r}; it has {', '.join(known)}")
@@ -292,9 +293,10 @@ def _convert(hint: Any, value: Any, where: str) -> Any:
         return value
     if origin in (types.UnionType, typing.Union):
         return _convert_any(arguments, value, where)
-    if origin is Literal:
-        if value not in arguments:
-            raise DapError(f"{where} is {value!r}; choose one of {', '.join(map(str, arguments))}")
+    if origin in (Literal, Annotated):  # the values themselves, or a registry of them
+        choices = arguments if origin is Literal else arguments[1]
+        if value not in choices:
+            raise DapError(f"{where} is {value!r}; choose one of {', '.join(map(str, choices))}")
         return value
     if origin is tuple and isinstance(value, list | tuple):
         each = [arguments[0]] * len(value) if arguments[-1] is ... else arguments
