@@ -95,6 +95,6 @@ def expected_calibration_error(confidence: Tensor, right: Tensor, bins: int = BI
     0.3333333333333333
     """
     place = (confidence.double() * bins).ceil().clamp(1, bins).long() - 1
-    gap = torch.zeros(bins, dtype=torch.float64)
+    gap = torch.zeros(bins, dtype=torch.float64, device="cpu")
     gap.index_add_(0, place, right.double() - confidence.double())
     return gap.abs().sum().item() / len(confidence)

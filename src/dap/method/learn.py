@@ -162,7 +162,9 @@ class _Learning:
     def fingerprint(self) -> int:
         masked = self.path.pruner.masked.model
         return checksum(
-            torch.tensor([*_fingerprint(masked).values(), *_fingerprint(self.path.pruner.objective).values()])
+            torch.tensor(
+                [*_fingerprint(masked).values(), *_fingerprint(self.path.pruner.objective).values()], device="cpu"
+            )
         )
 
     def looks(self) -> dict[str, Any]:

@@ -97,7 +97,7 @@ def _unpack_one(file: Any, name: str, shape: list[int], checksums: Mapping[str, 
     bits, values = file.get_slice(name + _BITS), file.get_slice(name + _VALUES)
     size, taken = _checked_size(name, shape, bits, values), 0
     codes = {_BITS: 0, _VALUES: 0}
-    out = torch.zeros(size, dtype=values[0:0].dtype)
+    out = torch.zeros(size, dtype=values[0:0].dtype, device="cpu")
     for start in range(0, size, _CHUNK):
         stop = min(start + _CHUNK, size)
         packed = bits[start // 8 : -(-stop // 8)]
@@ -127,7 +127,7 @@ def _checked_size(name: str, shape: list[int], bits: Any, values: Any) -> int:
 def _kept(tensor: Tensor) -> Tensor:
     """What has a bit that is set: −0 is no 0."""
     if not tensor.is_floating_point() or tensor.element_size() not in _WORDS:
-        return torch.ones(tensor.numel(), dtype=torch.bool)
+        return torch.ones(tensor.numel(), dtype=torch.bool, device="cpu")
     return tensor.view(-1).view(_WORDS[tensor.element_size()]) != 0
 
 

@@ -245,4 +245,4 @@ def _refuse_another_model(folder: Path, model: nn.Module) -> None:
 
 
 def _identity(model: nn.Module) -> int:
-    return checksum(torch.tensor([checksum(tensor) for tensor in model.state_dict().values()]))
+    return checksum(torch.tensor([checksum(tensor) for tensor in model.state_dict().values()], device="cpu"))

@@ -66,4 +66,6 @@ def checksum(tensor: Tensor) -> int:
 
 def _checksums(arrays: Mapping[str, Tensor]) -> Tensor:
     labels = {name: f"{name} {arrays[name].dtype} {tuple(arrays[name].shape)}" for name in sorted(arrays)}
-    return torch.tensor([[zlib.crc32(label.encode()), checksum(arrays[name])] for name, label in labels.items()])
+    return torch.tensor(
+        [[zlib.crc32(label.encode()), checksum(arrays[name])] for name, label in labels.items()], device="cpu"
+    )

@@ -87,7 +87,9 @@ def train(
     with torch.random.fork_rng([]):
         torch.manual_seed(config.seed)
         objective.trained = 0
-        objective.prepare(model, tuple(sources), _classes(model, sources, config))
+        classes = _classes(model, sources, config)
+        with torch.device("cpu"):  # whose generator is seeded: the same start on every device
+            objective.prepare(model, tuple(sources), classes)
         objective.to(next(model.parameters()).device)
     trainer = Trainer(model, objective, config, engine.ranks)
     job = _Training(trainer, list(sources), validation or {}, watch or {}, checkpoint)
@@ -193,7 +195,7 @@ class _Training:
 
     def fingerprint(self) -> int:
         state = [*self.trainer.model.state_dict().values(), *self.trainer.objective.state_dict().values()]
-        return checksum(torch.tensor([checksum(tensor) for tensor in state]))
+        return checksum(torch.tensor([checksum(tensor) for tensor in state], device="cpu"))
 
     def step(self, batches: Batches) -> TrainStats:
         stats = self.trainer.step(batches)

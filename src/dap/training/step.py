@@ -249,7 +249,7 @@ class Trainer:
                 require(found.keys() == moments["step"].keys(), f"{moment} is not there for every weight")
                 for name, tensor in found.items():
                     parameter = self._parameters()[kind][name]
-                    like = torch.zeros(()) if moment == "step" else parameter
+                    like = torch.zeros((), device="cpu") if moment == "step" else parameter
                     require_like({name: tensor}, {name: like})
                     place = torch.device("cpu") if moment == "step" else parameter.device
                     optimiser.state[parameter][moment] = tensor.to(place, copy=True)
