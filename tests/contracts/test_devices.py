@@ -20,7 +20,7 @@ from dap.config import PruneConfig, SwadConfig, TrainConfig
 from dap.criteria import CHANNEL_LEVEL, CRITERIA, Calibration
 from dap.data import digits
 from dap.evaluation import accuracy
-from dap.evaluation.assessment import assess
+from dap.evaluation.assessment import assess_logits, predictions
 from dap.evaluation.attacks import Attack, under_attack
 from dap.evaluation.pixels import InPixels
 from dap.masks.allocation import ALLOCATIONS
@@ -140,7 +140,7 @@ def test_evaluation():
     data = TensorDataset(inputs.sigmoid(), labels)
     with MetaByDefault():
         accuracy(model, data)
-        assess(model, data)
+        assess_logits(*predictions(model, data))
         pixels = {"model": InPixels(model, (0.5,) * 3, (0.5,) * 3)}
         for attack in (Attack("fgsm", 0.1), Attack("pgd", 0.1, 2, restarts=2)):
             under_attack(pixels, data, attack)

@@ -67,10 +67,6 @@ class Images(Dataset[tuple[Tensor, int]]):
         """The same images with the train transform, or without."""
         return Images(self._listing, self._store, self.listed, augmenting=on)
 
-    def subset(self, indices: np.ndarray | Tensor) -> "Images":
-        """The images at `indices`, in that order."""
-        return self.with_listed(self._rows[np.asarray(indices)])
-
     def with_listed(self, listed: np.ndarray) -> "Images":
         """The images at these rows of the listing, whether they can be read or not."""
         return Images(self._listing, self._store, listed, self._augmenting)
