@@ -1,5 +1,4 @@
 import json
-import math
 import shutil
 import sys
 from dataclasses import replace
@@ -42,7 +41,11 @@ def test_step_benchmark_on_a_small_model():
         "step_over_dense", "step_over_split_dense", "sensitivity_over_ordinary", "coral_sensitivity_over_ordinary",
         "naive_over_step", "state_bytes_per_weight",
     }  # fmt: skip
-    assert all(math.isfinite(value) and value > 0 for value in result.values())
+    assert 1 < result["step_over_dense"] < 50  # so small a batch costs little, and gates cost the same for any
+    assert 1 < result["step_over_split_dense"] < 6
+    for name in ("sensitivity_over_ordinary", "coral_sensitivity_over_ordinary"):
+        assert 1.2 < result[name] < 4  # a backward pass for each of three domains
+    assert result["naive_over_step"] > 2
     assert 17.9 < result["state_bytes_per_weight"] <= 18.5
 
 
@@ -80,7 +83,8 @@ def test_the_comparison_of_methods_on_a_small_scale(tmp_path, monkeypatch):
 def test_corruptions_benchmark_on_a_small_scale():
     result = corruptions.compare("resnet18", images=4, pixels=32, severities=(1,))
     assert set(result) == {"second_model_over_forward", "first_over_second"}
-    assert all(value > 0 for value in result.values())
+    assert result["first_over_second"] > 3  # the first has them made
+    assert result["second_model_over_forward"] < 10
 
 
 @pytest.mark.slow
@@ -304,4 +308,4 @@ def test_masks_are_tried_on_a_source_they_were_not_learnt_on(dense, monkeypatch,
 @pytest.mark.slow
 def test_cost_benchmark_on_a_small_scale(monkeypatch, capsys):
     found = last_line(cost, ["--pixels", 32, "--images", 2, "--repeats", 2], monkeypatch, capsys)
-    assert 0 < found["run_over_training"] < 10
+    assert 0.5 < found["run_over_training"] < 10

@@ -255,14 +255,6 @@ class TrainConfig:
         config._check()
         return config
 
-    @classmethod
-    def from_dict(cls, options: dict[str, Any]) -> Self:
-        """From plain values, as a file holds them. An unknown option is an error that names the known ones."""
-        values = dict(options)
-        if isinstance(values.get("swad"), dict):
-            values["swad"] = SwadConfig(**_tuples(SwadConfig, values["swad"]))
-        return cls(**_tuples(cls, values))
-
     def canonical(self) -> dict[str, Any]:
         """What a result depends on: an option that came later counts only where it is used."""
         return {name: value for name, value in asdict(self).items() if (name, value) != ("patience", None)}

@@ -22,7 +22,7 @@ import dap
 from conftest import make_classifier
 from dap.criteria import Calibration
 from dap.evaluation.accuracy import accuracy
-from dap.evaluation.assessment import assess
+from dap.evaluation.assessment import assess_logits, predictions
 from dap.export import export_onnx, export_program
 from dap.models import ModelCard
 from dap.structure import remove_channels
@@ -313,7 +313,7 @@ def evaluated(case: Case, model: Any, folder: Path) -> None:
 
 
 def assessed(case: Case, model: Any, folder: Path) -> None:
-    assert assess(model, case.source).images == 12
+    assert assess_logits(*predictions(model, case.source)).images == 12
 
 
 def to_onnx(case: Case, model: Any, folder: Path) -> None:

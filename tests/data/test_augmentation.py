@@ -2,14 +2,29 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from torch.nn.functional import interpolate
 
 from dap.data import augmentation
-from dap.data.augmentation import THREADED, augment, normalise, sample_jitter
-from dap.data.draws import uniforms
+from dap.data.augmentation import (
+    AREA,
+    DRAWS,
+    GOLDEN,
+    RATIO,
+    THREADED,
+    _mix,
+    augment,
+    crop,
+    normalise,
+    sample_boxes,
+    sample_jitter,
+    sample_points,
+    uniforms,
+)
 from dap.models.torchvision_repair import repair_torchvision
 
 repair_torchvision()
 from torchvision import transforms  # noqa: E402
+from torchvision.transforms import functional as F  # noqa: E402
 
 NORMALISE = transforms.Normalize([0.485, 0.456, 0.406], [0.229, 0.224, 0.225])
 
@@ -120,8 +135,6 @@ def test_uniforms_are_uniform_and_independent() -> None:
 def test_uniforms_are_the_published_generators() -> None:
     # SplitMix64 started from 1234567 gives these, as its authors' C code does.
     state = np.uint64(1234567)
-    from dap.data.draws import GOLDEN, _mix
-
     with np.errstate(over="ignore"):
         drawn = [int(_mix(np.array([state + np.uint64(step) * GOLDEN]))[0]) for step in (1, 2)]
     assert drawn == [6457827717110365317, 3203168211198807973]
@@ -137,3 +150,115 @@ def test_an_image_is_changed_alike_in_any_company(side: int) -> None:
         here = slice(place, place + 1)
         augment(images[here], sizes[here], seeds[here], alone)
         assert np.array_equal(together[here], alone)
+
+
+# ---- crops
+
+
+def cut(image: np.ndarray, box: tuple[int, ...], size: tuple[int, int], flip: bool) -> np.ndarray:
+    indices, between = sample_points(np.array([box], float), np.array([size]), np.array([flip]), image.shape[-1])
+    return crop(image, indices[0], between[0]).transpose(0, 2, 1)
+
+
+def boxes(height: int, width: int, count: int = 4000) -> np.ndarray:
+    sizes = np.tile([height, width], (count, 1))
+    return sample_boxes(uniforms(np.arange(count, dtype=np.uint64), DRAWS), sizes)
+
+
+@pytest.mark.parametrize("flip", [False, True])
+@pytest.mark.parametrize("box", [(0, 0, 40, 40), (3, 5, 30, 33), (0, 7, 40, 33), (10, 0, 30, 40)])
+def test_whole_pixels_are_cut_and_enlarged_as_torch_does(box: tuple[int, ...], flip: bool) -> None:
+    image = np.random.default_rng(0).integers(0, 256, (3, 40, 40), np.uint8)
+    ours = cut(image, box, (40, 40), flip)
+    top, left, height, width = box
+    part = torch.from_numpy(image[:, top : top + height, left : left + width]).float()
+    expected = interpolate(part[None], (40, 40), mode="bilinear", align_corners=False)[0]
+    torch.testing.assert_close(torch.from_numpy(ours), expected.flip(-1) if flip else expected, atol=1e-3, rtol=0)
+
+
+def test_box_is_in_the_originals_geometry() -> None:
+    """The left half of an original of 60 × 200 is the left half of its square."""
+    image = np.random.default_rng(0).integers(0, 256, (3, 32, 32), np.uint8)
+    wide = cut(image, (0, 0, 60, 100), (60, 200), False)
+    square = cut(image, (0, 0, 32, 16), (32, 32), False)
+    np.testing.assert_allclose(wide, square, atol=1e-3)
+
+
+def test_one_pixel_is_enough() -> None:
+    image = np.full((3, 1, 1), 7, np.uint8)
+    assert cut(image, (2, 3, 5, 5), (9, 9), True).tolist() == [[[7]], [[7]], [[7]]]
+
+
+@pytest.mark.parametrize("size", [(160, 160), (120, 300), (333, 190)])
+def test_boxes_are_distributed_as_torchvisions(size: tuple[int, int]) -> None:
+    torch.manual_seed(0)
+    theirs = np.array(
+        [transforms.RandomResizedCrop.get_params(torch.empty(3, *size), list(AREA), list(RATIO)) for _ in range(4000)]
+    )
+    ours = boxes(*size)
+    for share in (0.05, 0.25, 0.5, 0.75, 0.95):
+        # In pixels: 4,000 draws each leave about a pixel of noise here.
+        np.testing.assert_allclose(np.quantile(ours, share, 0), np.quantile(theirs, share, 0), atol=0.02 * max(size))
+    np.testing.assert_allclose(ours.mean(0), theirs.mean(0), atol=0.015 * max(size))
+
+
+@pytest.mark.parametrize("size", [(1, 1), (2, 3), (160, 160), (90, 1000), (1000, 90)])
+def test_boxes_lie_inside(size: tuple[int, int]) -> None:
+    drawn = boxes(*size)
+    assert (drawn[:, :2] >= 0).all()
+    assert (drawn[:, 2:] >= 1).all()
+    assert (drawn[:, :2] + drawn[:, 2:] <= size).all()
+    assert (drawn == np.rint(drawn)).all()
+
+
+@pytest.mark.parametrize("size", [(100, 1000), (1000, 100)])
+def test_no_try_fits_a_very_long_image(size: tuple[int, int]) -> None:
+    """Then torchvision takes the central box of the nearest shape."""
+    theirs = transforms.RandomResizedCrop.get_params(torch.empty(3, *size), list(AREA), list(RATIO))
+    assert (boxes(*size, 10) == theirs).all()
+
+
+# ---- colours, against torchvision's on float tensors
+
+
+@pytest.fixture
+def image() -> np.ndarray:
+    """Random colours, with black, white, greys and pure colours among them."""
+    pixels = np.random.default_rng(0).integers(0, 256, (3, 24, 20)).astype(np.float32)
+    pixels[:, 0] = np.linspace(0, 255, 20)
+    pixels[:, 1, :8] = np.array(np.meshgrid([0, 255], [0, 255], [0, 255])).reshape(3, 8)
+    return pixels
+
+
+def scaled(image: np.ndarray) -> torch.Tensor:
+    return torch.from_numpy(image / 255)
+
+
+@pytest.mark.parametrize("factor", [0.7, 1.0, 1.17, 1.3])
+@pytest.mark.parametrize("name", ["brightness", "contrast", "saturation"])
+def test_colours_like_torchvision(image: np.ndarray, name: str, factor: float) -> None:
+    expected = getattr(F, f"adjust_{name}")(scaled(image), factor)
+    getattr(augmentation, name)(image, factor)
+    torch.testing.assert_close(scaled(image), expected, atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("shift", [-0.5, -0.3, -0.1, 0.0, 1e-3, 0.21, 0.3, 0.5])
+def test_hue_like_torchvision(image: np.ndarray, shift: float) -> None:
+    expected = F.adjust_hue(scaled(image), shift)
+    augmentation.hue(image, shift)
+    torch.testing.assert_close(scaled(image), expected, atol=1e-5, rtol=0)
+
+
+def test_hue_turns_red_into_green_and_back() -> None:
+    image = np.zeros((3, 1, 1), np.float32)
+    image[0] = 200
+    augmentation.hue(image, 1 / 3)
+    np.testing.assert_allclose(image.ravel(), [0, 200, 0], atol=1e-4)
+    augmentation.hue(image, -1 / 3)
+    np.testing.assert_allclose(image.ravel(), [200, 0, 0], atol=1e-4)
+
+
+def test_greyscale_like_torchvision(image: np.ndarray) -> None:
+    expected = F.rgb_to_grayscale(scaled(image), 3)
+    augmentation.greyscale(image)
+    torch.testing.assert_close(scaled(image), expected, atol=1e-6, rtol=0)

@@ -78,12 +78,11 @@ def test_labels_names_and_groups(photo: Images) -> None:
     assert photo.skipped == []
 
 
-def test_subset(photo: Images) -> None:
-    part = photo.subset(torch.tensor([9, 2, 5]))
+def test_images_at_some_rows(photo: Images) -> None:
+    part = photo.with_listed(np.array([9, 2, 5]))
     assert part.names == [photo.names[index] for index in (9, 2, 5)]
     assert part.labels.tolist() == [1, 0, 0]
     assert torch.equal(part[1][0], photo[2][0])
-    assert part.subset(np.array([2, 0])).names == [photo.names[5], photo.names[9]]
     assert torch.equal(part.augmented().batch(torch.tensor([0]), seeds(4))[0],
                        photo.augmented().batch(torch.tensor([9]), seeds(4))[0])  # fmt: skip
 

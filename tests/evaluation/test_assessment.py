@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from dap.errors import DapError
-from dap.evaluation.assessment import assess, assess_logits, expected_calibration_error
+from dap.evaluation.assessment import assess_logits, expected_calibration_error, predictions
 
 
 def naive_error(confidence: list[float], right: list[bool], bins: int = 15) -> float:
@@ -38,7 +38,7 @@ def test_by_hand():
 
 
 def test_classes_that_do_not_occur_are_not_the_worst():
-    found = assess(nn.Identity(), [(torch.eye(5)[:2], torch.tensor([0, 1]))])
+    found = assess_logits(torch.eye(5)[:2], torch.tensor([0, 1]))
     assert list(found.classes) == [0, 1]
     with pytest.raises(DapError, match="at least one image"):
-        assess(nn.Identity(), [])
+        predictions(nn.Identity(), [])

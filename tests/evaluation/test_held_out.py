@@ -10,7 +10,7 @@ from dap import TrainConfig, learn_masks, train
 from dap.config import PruneConfig
 from dap.errors import DapError
 from dap.evaluation import accuracy
-from dap.evaluation.assessment import assess
+from dap.evaluation.assessment import predictions
 from dap.training import finetune
 
 
@@ -76,7 +76,7 @@ def test_finetuning(kind):
         finetune(model(), None, {"a": flat()}, config, validation={"b": broken(kind)})
 
 
-@pytest.mark.parametrize("measure", [accuracy, assess])
+@pytest.mark.parametrize("measure", [accuracy, predictions])
 @pytest.mark.parametrize("kind", WRONG)
 def test_evaluation(measure, kind):
     with pytest.raises(DapError, match=WRONG[kind].replace("domain 'b'", "the images")):

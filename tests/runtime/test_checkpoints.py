@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from dap.errors import DapError
-from dap.runtime.checkpoints import checksum, load_state, save_state
+from dap.runtime.checkpoints import checksum, fingerprint, load_state, save_state
 
 TENSORS = {"a": torch.arange(12.0).view(3, 4), "b": torch.ones(5, dtype=torch.float16), "c": torch.tensor(3.0)}
 VALUES = {"step": 3, "nested": {"rate": 0.1, "none": None}, "list": [1, 2]}
@@ -41,3 +41,17 @@ def test_what_cannot_be_read_is_not_called_damaged(tmp_path):
     (tmp_path / "state.safetensors").mkdir()
     with pytest.raises(IsADirectoryError):
         load_state(tmp_path / "state.safetensors")
+
+
+def test_fingerprints_are_those_in_files_of_earlier_versions():
+    layer = torch.nn.Linear(2, 2)
+    layer.load_state_dict({"weight": torch.arange(4.0).view(2, 2), "bias": torch.ones(2)})
+    assert fingerprint(layer) == fingerprint(torch.nn.Identity(), layer) == 1877575332
+    with torch.no_grad():
+        layer.bias[1] += 1e-6
+    assert fingerprint(layer) != 1877575332
+
+
+def test_a_checksum_goes_on_from_the_part_before():
+    values = torch.arange(10.0)
+    assert checksum(values[4:], checksum(values[:4])) == checksum(values)

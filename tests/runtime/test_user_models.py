@@ -12,7 +12,7 @@ import dap
 from conftest import make_batches, make_model
 from dap.criteria import Calibration
 from dap.evaluation.accuracy import accuracy
-from dap.evaluation.assessment import assess
+from dap.evaluation.assessment import assess_logits, predictions
 from dap.export import export_onnx, export_program
 from dap.models import ModelCard
 from dap.runtime.user_models import check_exportable, check_plain, copied
@@ -156,7 +156,7 @@ def test_a_model_that_changes_its_inputs_finds_them_as_they_were():
     list(dap.prune(model, Calibration(sources, batches=2), "wanda", [0.3], allocation="flops"))
     dap.train(copy.deepcopy(model), sources, dap.TrainConfig(steps=2), validation=sources)
     source = sources["domain 0"]
-    assert accuracy(model, source) == assess(model, source).accuracy
+    assert accuracy(model, source) == assess_logits(*predictions(model, source)).accuracy
     for name, batches in sources.items():
         assert torch.equal(batches[0][0], before[name][0][0])
 

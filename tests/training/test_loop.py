@@ -283,9 +283,6 @@ def test_a_suites_values_are_the_papers():
     averaged = dap.TrainConfig(swad=dap.SwadConfig()).resolved("PACS")
     assert (averaged.steps, averaged.check_every, averaged.swad) == (5_001, 100, dap.SwadConfig(tolerance=0.3))
     assert dap.TrainConfig(swad=dap.SwadConfig(), steps=7).resolved("DomainNet").steps == 7
-    assert dap.TrainConfig.from_dict({"swad": {"patience": 4}, "steps": 3}).swad == dap.SwadConfig(patience=4)
-    with pytest.raises(DapError, match="unknown option 'stepps'; the options of TrainConfig are steps"):
-        dap.TrainConfig.from_dict({"stepps": 3})
 
 
 def test_tied_weights_can_be_saved(tmp_path):

@@ -30,7 +30,7 @@ def ior(model: nn.Module, data: Calibration, include: tuple[str, ...] = (), excl
             risks.append(found.loss)
             slopes.append(torch.cat([part for _, part in layout.gate_gradients(found.weights)]))  # ∂R_k/∂m
         slope = torch.stack(slopes)
-        deviations = torch.tensor(risks).to(slope)
+        deviations = slope.new_tensor(risks)
         deviations -= deviations.mean()
         of_mean = slope.mean(0)
         of_variance = 2 * (deviations @ slope) / len(risks)  # V = mean (R_k − R̄)²

@@ -264,4 +264,4 @@ def _keep_whole(scores: Scores, model: nn.Module, data: Calibration, allocation:
     if allocation in _BY_CHANNEL:
         whole |= set(order_of_use(model, weights, data.inputs(next(iter(weights.values())).device))[-1:])
     for name in whole & set(scores):
-        scores[name] = torch.full((1,), math.inf).expand(scores[name].shape)
+        scores[name] = torch.full((1,), math.inf, device=scores[name].device).expand(scores[name].shape)

@@ -21,6 +21,6 @@ def random(
     """
     scores = Scores()
     for name, weight in maskable_weights(model, include, exclude).items():
-        generator = torch.Generator().manual_seed(derive_seed("random", 0 if data is None else data.seed, name))
-        scores[name] = torch.rand(weight.shape, generator=generator)
+        generator = torch.Generator("cpu").manual_seed(derive_seed("random", 0 if data is None else data.seed, name))
+        scores[name] = torch.rand(weight.shape, generator=generator, device="cpu")
     return scores

@@ -57,7 +57,7 @@ def partition(labels: Tensor, generator: Generator) -> dict[str, Tensor]:
     >>> partition(torch.zeros(8), torch.Generator())["plain"].shape
     torch.Size([2])
     """
-    shuffled = torch.randperm(len(labels), generator=generator)
+    shuffled = torch.randperm(len(labels), generator=generator, device="cpu")
     by_class = shuffled[torch.sort(labels[shuffled], stable=True).indices]
     return {domain: by_class[place :: len(DOMAINS)] for place, domain in enumerate(DOMAINS)}
 
@@ -80,9 +80,9 @@ def rotated(glyphs: Tensor, generator: Generator) -> Tensor:
     Far enough for a shift, and not so far that a 6 meets a 9.
     """
     n = len(glyphs)
-    side = torch.randint(0, 2, (n,), generator=generator) * 2 - 1
-    angle = side * torch.deg2rad(25 + 15 * torch.rand(n, generator=generator))
-    zero = torch.zeros(n)
+    side = torch.randint(0, 2, (n,), generator=generator, device="cpu") * 2 - 1
+    angle = side * torch.deg2rad(25 + 15 * torch.rand(n, generator=generator, device="cpu"))
+    zero = torch.zeros(n, device="cpu")
     rows = [torch.stack([angle.cos(), -angle.sin(), zero], 1), torch.stack([angle.sin(), angle.cos(), zero], 1)]
     grid = F.affine_grid(torch.stack(rows, 1), list(glyphs.shape), align_corners=False)
     return F.grid_sample(glyphs, grid, align_corners=False).expand(-1, 3, -1, -1)
@@ -92,9 +92,10 @@ def textured(glyphs: Tensor, generator: Generator) -> Tensor:
     """A coloured digit on a coloured texture, after MNIST-M: glyphs [n, 1, 32, 32] to images [n, 3, 32, 32]."""
     n = len(glyphs)
     # Ink lighter than its ground in every channel: colours vary freely, but no digit is lost in its background.
-    ground, ink = (0.2 * torch.rand(n, 3, 1, 1, generator=generator) + low for low in (0.0, 0.8))
+    ground, ink = (0.2 * torch.rand(n, 3, 1, 1, generator=generator, device="cpu") + low for low in (0.0, 0.8))
     coarse, fine = (
-        F.interpolate(torch.randn(n, 3, size, size, generator=generator), SIDE, mode="bicubic") for size in (4, 12)
+        F.interpolate(torch.randn(n, 3, size, size, generator=generator, device="cpu"), SIDE, mode="bicubic")
+        for size in (4, 12)
     )
     return (ground + (ink - ground) * glyphs + 0.1 * coarse + 0.05 * fine).clamp(0, 1)
 
@@ -105,7 +106,7 @@ LOOKS = {"outline": outline, "plain": plain, "rotated": rotated, "textured": tex
 
 def _build() -> dict[str, Tensor]:
     scans, labels = _scans()
-    generator = torch.Generator().manual_seed(SEED)
+    generator = torch.Generator("cpu").manual_seed(SEED)
     tensors: dict[str, Tensor] = {}
     for domain, indices in partition(labels, generator).items():
         images = LOOKS[domain](_glyphs(scans[indices]), generator)
@@ -131,7 +132,7 @@ def _glyphs(scans: Tensor) -> Tensor:
 
 
 def _digest(tensors: dict[str, Tensor]) -> Tensor:
-    return torch.tensor(list(sha256(save(tensors)).digest()), dtype=torch.uint8)
+    return torch.tensor(list(sha256(save(tensors)).digest()), dtype=torch.uint8, device="cpu")
 
 
 def _read(path: Path) -> dict[str, Tensor] | None:

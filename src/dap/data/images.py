@@ -43,7 +43,7 @@ class Images(Dataset[tuple[Tensor, int]]):
         return len(self._rows)
 
     def __getitem__(self, index: int) -> tuple[Tensor, int]:
-        inputs, labels = self.batch(torch.tensor([range(len(self))[index]]))
+        inputs, labels = self.batch(torch.tensor([range(len(self))[index]], device="cpu"))
         return inputs[0], int(labels[0])
 
     def batch(self, indices: Tensor, seeds: np.ndarray | None = None) -> tuple[Tensor, Tensor]:
@@ -59,17 +59,13 @@ class Images(Dataset[tuple[Tensor, int]]):
             normalise(images, inputs)
         else:
             if seeds is None:
-                seeds = torch.randint(2**63 - 1, (len(rows),)).numpy().astype(np.uint64)
+                seeds = torch.randint(2**63 - 1, (len(rows),), device="cpu").numpy().astype(np.uint64)
             augment(images, sizes, seeds, inputs)
         return torch.from_numpy(inputs), torch.from_numpy(self._listing.labels[rows].astype(np.int64))
 
     def augmented(self, on: bool = True) -> "Images":
         """The same images with the train transform, or without."""
         return Images(self._listing, self._store, self.listed, augmenting=on)
-
-    def subset(self, indices: np.ndarray | Tensor) -> "Images":
-        """The images at `indices`, in that order."""
-        return self.with_listed(self._rows[np.asarray(indices)])
 
     def with_listed(self, listed: np.ndarray) -> "Images":
         """The images at these rows of the listing, whether they can be read or not."""

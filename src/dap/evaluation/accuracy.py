@@ -41,9 +41,10 @@ def score(model: nn.Module, source: Source, batch_size: int = 256, ranks: Ranks 
     """
     check_runnable(model)
     if is_dataset(source):
-        indices = [part for part in torch.arange(len(source)).split(batch_size) if len(part)][ranks.rank :: ranks.size]
+        parts = torch.arange(len(source), device="cpu").split(batch_size)
+        indices = [part for part in parts if len(part)][ranks.rank :: ranks.size]
         batches = ((part, *take(source, part)) for part in indices)
-        hits = torch.zeros(len(source), dtype=torch.uint8)
+        hits = torch.zeros(len(source), dtype=torch.uint8, device="cpu")
     else:
         mine = (batch for place, batch in enumerate(source) if place % ranks.size == ranks.rank)
         batches = ((None, *as_batch(batch, "the iterable")) for batch in mine)

@@ -64,16 +64,12 @@ def predictions(model: nn.Module, source: Source, batch_size: int = 256, domain:
     return torch.cat(logits), torch.cat(labels)
 
 
-def assess(model: nn.Module, source: Source, batch_size: int = 256) -> Assessment:
-    """Accuracy and the rest, in eval mode.
+def assess_logits(logits: Tensor, labels: Tensor) -> Assessment:
+    """Accuracy and the rest, of logits [n, classes] and labels [n], such as those of `predictions`.
 
-    >>> assess(nn.Identity(), [(100 * torch.eye(3), torch.tensor([0, 1, 1]))]).classes
+    >>> assess_logits(100 * torch.eye(3), torch.tensor([0, 1, 1])).classes
     {0: 1.0, 1: 0.5}
     """
-    return assess_logits(*predictions(model, source, batch_size))
-
-
-def assess_logits(logits: Tensor, labels: Tensor) -> Assessment:
     if not logits.isfinite().all():
         raise DapError("the model gives logits that are not finite: its weights are damaged, or training diverged")
     right = logits.argmax(1) == labels
@@ -95,6 +91,6 @@ def expected_calibration_error(confidence: Tensor, right: Tensor, bins: int = BI
     0.3333333333333333
     """
     place = (confidence.double() * bins).ceil().clamp(1, bins).long() - 1
-    gap = torch.zeros(bins, dtype=torch.float64)
+    gap = torch.zeros(bins, dtype=torch.float64, device=confidence.device)
     gap.index_add_(0, place, right.double() - confidence.double())
     return gap.abs().sum().item() / len(confidence)

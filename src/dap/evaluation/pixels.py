@@ -23,7 +23,7 @@ class InPixels(nn.Module):
 
     def __init__(self, model: nn.Module, mean: Sequence[float], std: Sequence[float]):
         super().__init__()
-        first = next(model.parameters(), torch.empty(0))
+        first = next(model.parameters(), torch.empty(0, device="cpu"))
         self.model = model
         self.register_buffer("mean", torch.tensor(mean, device=first.device).view(-1, 1, 1), persistent=False)
         self.register_buffer("std", torch.tensor(std, device=first.device).view(-1, 1, 1), persistent=False)
@@ -68,5 +68,5 @@ def batches(source: Source, size: int, images: int | None = None) -> Iterator[Ba
             left -= few
         return
     count = len(source) if images is None else min(images, len(source))
-    for indices in torch.arange(count).split(size):
+    for indices in torch.arange(count, device="cpu").split(size):
         yield take(source, indices)

@@ -3,7 +3,6 @@
 from pathlib import Path
 from typing import NamedTuple
 
-import torch
 from torch import nn
 
 from dap.export.latency import compare
@@ -28,7 +27,7 @@ def compare_costs(
     return {
         name: Costs(
             sum(parameter.numel() for parameter in model.parameters()),
-            count_flops(model, torch.zeros(1, *shape, dtype=next(model.parameters()).dtype)),
+            count_flops(model, next(model.parameters()).new_zeros(1, *shape)),
             in_torch[name],
             in_onnx.get(name),
         )

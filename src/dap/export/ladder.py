@@ -82,7 +82,7 @@ class Ladder:
         sizes = {name: self.dense.get_parameter(name).detach().abs().float() for name in sparser}
         if self.channels is not None:
             scores = self.channels.scores_of({name: size for name, size in sizes.items() if size.ndim > 1})
-            before = torch.ones(len(scores)).bool() if denser is None else self.channels.kept(denser)
+            before = torch.ones(len(scores), device="cpu").bool() if denser is None else self.channels.kept(denser)
             scores = _ordered(scores, before, self.channels.kept(sparser), above=scores.max() + 1)
             return self.channels.masks(self.channels.cut(scores, share))
         above = torch.stack([size.max() for size in sizes.values()]).max() + 1  # all layers are ranked together

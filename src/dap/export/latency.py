@@ -60,7 +60,7 @@ def compare(
     >>> times["small"] < times["large"]
     True
     """
-    images = torch.randn(batch, *shape, generator=torch.Generator().manual_seed(0))
+    images = torch.randn(batch, *shape, generator=torch.Generator("cpu").manual_seed(0), device="cpu")
     count = threads or torch.get_num_threads()
     runs: dict[str, Callable[[], object]] = {}
     with ExitStack() as stack:

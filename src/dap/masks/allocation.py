@@ -121,7 +121,9 @@ def keep_groups(ranking: Scores, sizes: Mapping[str, int], keep: int, allow_empt
     if not allow_empty:
         parts = [ranks.index_fill(0, torch.tensor(_best(ranks), device=ranks.device), math.inf) for ranks in parts]
     groups = [len(ranks) for ranks in parts]
-    fans = torch.repeat_interleave(torch.tensor([sizes[name] for name in ranking]), torch.tensor(groups))
+    fans = torch.repeat_interleave(
+        torch.tensor([sizes[name] for name in ranking], device="cpu"), torch.tensor(groups, device="cpu")
+    )
     flat = torch.cat(parts)
     return dict(zip(ranking, keep_top_weighted(flat, fans.to(flat.device), keep).split(groups), strict=True))
 
@@ -228,7 +230,7 @@ def _masks(scores: Scores, whole: set[str], kept: Mapping[str, Tensor]) -> Masks
     """In the order of the scores."""
     return Masks(
         {
-            name: torch.ones(score.shape, dtype=torch.bool) if name in whole else kept[name].view(score.shape)
+            name: torch.ones_like(score, dtype=torch.bool) if name in whole else kept[name].view(score.shape)
             for name, score in scores.items()
         }
     )

@@ -20,7 +20,7 @@ from dap.method.step import Pruner, StepStats, check_domains
 from dap.objectives import Objective
 from dap.objectives.objective import Loss
 from dap.runtime.batches import Batches
-from dap.runtime.checkpoints import checksum, difference, load_state, save_state
+from dap.runtime.checkpoints import checksums, difference, fingerprint, load_state, save_state, under
 from dap.runtime.engine import Engine, run
 from dap.runtime.reading import reading, require, require_types
 from dap.runtime.sources import Source
@@ -160,10 +160,7 @@ class _Learning:
         return self.path.pruner.finished
 
     def fingerprint(self) -> int:
-        masked = self.path.pruner.masked.model
-        return checksum(
-            torch.tensor([*_fingerprint(masked).values(), *_fingerprint(self.path.pruner.objective).values()])
-        )
+        return fingerprint(self.path.pruner.masked.model, self.path.pruner.objective)
 
     def looks(self) -> dict[str, Any]:
         """Where and at what it looks on its way: what was passed without a look cannot be had later."""
@@ -255,13 +252,9 @@ _SAVED = {
 }
 
 
-def _fingerprint(module: nn.Module) -> dict[str, int]:
-    return {name: checksum(tensor) for name, tensor in module.state_dict().items()}
-
-
 def _identity(pruner: Pruner) -> dict[str, Any]:
-    objective = [pruner.objective.identity(), _fingerprint(pruner.objective)]
-    return {"model": _fingerprint(pruner.masked.model), "objective": objective}
+    objective = [pruner.objective.identity(), checksums(pruner.objective.state_dict())]
+    return {"model": checksums(pruner.masked.model.state_dict()), "objective": objective}
 
 
 def _save(path: MaskPath, checkpoint: str | Path, asked: Mapping[str, Any]) -> None:
@@ -294,8 +287,7 @@ def _restore(path: MaskPath, checkpoint: str | Path, domains: list[str], looks: 
             raise DapError(f"{checkpoint} belongs to a run on domains {values['domains']}: remove it to start again")
         if known := difference(values.get("looks", looks), looks):  # earlier versions did not keep them
             raise DapError(f"{checkpoint} belongs to a run with {known}: ask for the same, or remove it to start again")
-        state = {name.removeprefix("pruner."): t for name, t in tensors.items() if name.startswith("pruner.")}
-        path.pruner.load_state_dict({**values["pruner"], "tensors": state})
+        path.pruner.load_state_dict({**values["pruner"], "tensors": under(tensors, "pruner.")})
         _check_owner(path.pruner, values, checkpoint)
         require(len(values["history"]) == path.pruner.steps_done, "its history is of another length")
         path.history = values["history"]
@@ -322,7 +314,7 @@ def _restore_masks(
         masks.check(path.pruner.masked.model)
         return masks
 
-    path.raw |= {float(name.removeprefix("raw.")): masks_of(name) for name in tensors if name.startswith("raw.")}
+    path.raw |= {float(milestone): masks_of(f"raw.{milestone}") for milestone in under(tensors, "raw.")}
     for key, (step, relaxed_loss, hard_loss, accuracies) in rows.items():
         cut = masks_of(f"cut.{key}") if f"cut.{key}" in tensors else None
         snapshot = Snapshot(step, masks_of(f"masks.{key}"), relaxed_loss, hard_loss, accuracies, cut)

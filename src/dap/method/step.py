@@ -334,7 +334,8 @@ class Pruner:
     def _outline(self, moved: bool) -> dict[str, Tensor]:
         """What the tensors of a state look like; Adam has none before its first step."""
         own = {"effective": self.effective, "sensitivity": self.sensitivity, "average": self.average}
-        adam = {"step": torch.zeros(()), "exp_avg": self.effective, "exp_avg_sq": self.effective} if moved else {}
+        count = torch.zeros((), device="cpu")
+        adam = {"step": count, "exp_avg": self.effective, "exp_avg_sq": self.effective} if moved else {}
         return {name: tensor for name, tensor in {**own, **adam}.items() if tensor is not None}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:

@@ -16,6 +16,7 @@ from safetensors import safe_open
 from torch import Tensor
 
 from dap.errors import DapError
+from dap.runtime.checkpoints import checksum
 from dap.runtime.reading import elements, has_padding, parse_object, reading, require, require_types
 from dap.runtime.tensors import save_tensors
 
@@ -45,7 +46,7 @@ def save_sparse(tensors: Mapping[str, Tensor], path: str | Path, metadata: Mappi
             stored[name + _VALUES] = tensor.view(-1)[kept]
         else:
             stored[name] = tensor.clone()  # tied weights share their memory, which the format refuses
-    checksums, forms = ({name: of(part) for name, part in stored.items()} for of in (_crc, _form))
+    checksums, forms = ({name: of(part) for name, part in stored.items()} for of in (checksum, _form))
     about = json.dumps({"shapes": shapes, "checksums": checksums, "forms": forms})
     said = {**(metadata or {}), "format": FORMAT, "about": about}
     save_tensors(path, stored, {**said, "checksum": _code(said)})
@@ -88,7 +89,7 @@ def _unpack(file: Any, about: Mapping[str, Any], path: Path) -> dict[str, Tensor
                 tensors[whole] = _unpack_one(file, whole, shapes[whole], checksums, path)
         else:
             tensors[name] = file.get_tensor(name)
-            if _crc(tensors[name]) != checksums[name]:
+            if checksum(tensors[name]) != checksums[name]:
                 raise _damaged(path)
     return tensors
 
@@ -97,7 +98,7 @@ def _unpack_one(file: Any, name: str, shape: list[int], checksums: Mapping[str, 
     bits, values = file.get_slice(name + _BITS), file.get_slice(name + _VALUES)
     size, taken = _checked_size(name, shape, bits, values), 0
     codes = {_BITS: 0, _VALUES: 0}
-    out = torch.zeros(size, dtype=values[0:0].dtype)
+    out = torch.zeros(size, dtype=values[0:0].dtype, device="cpu")
     for start in range(0, size, _CHUNK):
         stop = min(start + _CHUNK, size)
         packed = bits[start // 8 : -(-stop // 8)]
@@ -106,7 +107,7 @@ def _unpack_one(file: Any, name: str, shape: list[int], checksums: Mapping[str, 
         part = values[taken : taken + int(kept.sum())]
         out[start:stop][kept] = part
         taken += len(part)
-        codes = {_BITS: _crc(packed, codes[_BITS]), _VALUES: _crc(part, codes[_VALUES])}
+        codes = {_BITS: checksum(packed, codes[_BITS]), _VALUES: checksum(part, codes[_VALUES])}
     if any(checksums[name + ending] != code for ending, code in codes.items()) or values.get_shape() != [taken]:
         raise _damaged(path)
     return out.view(shape)
@@ -127,7 +128,7 @@ def _checked_size(name: str, shape: list[int], bits: Any, values: Any) -> int:
 def _kept(tensor: Tensor) -> Tensor:
     """What has a bit that is set: −0 is no 0."""
     if not tensor.is_floating_point() or tensor.element_size() not in _WORDS:
-        return torch.ones(tensor.numel(), dtype=torch.bool)
+        return torch.ones(tensor.numel(), dtype=torch.bool, device="cpu")
     return tensor.view(-1).view(_WORDS[tensor.element_size()]) != 0
 
 
@@ -137,11 +138,6 @@ def _code(metadata: Mapping[str, str]) -> str:
 
 def _form(tensor: Tensor) -> str:
     return f"{tensor.dtype} {tuple(tensor.shape)}"
-
-
-def _crc(tensor: Tensor, code: int = 0) -> int:
-    flat = tensor.contiguous().view(-1).view(torch.uint8).numpy()
-    return zlib.crc32(flat, code)  # pyright: ignore[reportArgumentType]  # an array is a buffer
 
 
 def _damaged(path: Path) -> DapError:

@@ -66,8 +66,9 @@ def _load_objective(file: Path, model: Classifier) -> Objective:
             outline = kind(**options)
             outline.prepare(model, tuple(values["domains"]), values["classes"])
         require_like(tensors, outline.state_dict())
-        objective = kind(**options)
-        objective.prepare(model, tuple(values["domains"]), values["classes"])
+        with torch.device("cpu"):
+            objective = kind(**options)
+            objective.prepare(model, tuple(values["domains"]), values["classes"])
         objective.load_state_dict(tensors)
         objective.trained = values["trained"]
         return objective

@@ -50,7 +50,7 @@ def draw_maps(subjects: Subjects, file: Path) -> list[str] | None:
     unseen = {name: parts["80 %"] for name, parts in subjects.sources.targets.items()}
     domains = {**subjects.sources.held_out, **unseen}
     for data in domains.values():
-        images, targets = take(data, torch.arange(min(_PICTURES, len(data))))
+        images, targets = take(data, torch.arange(min(_PICTURES, len(data)), device="cpu"))
         inputs.append(images)
         labels.append(targets)
     images, targets = torch.cat(inputs), torch.cat(labels)

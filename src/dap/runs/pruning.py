@@ -13,7 +13,6 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import nn
 
 from dap.criteria import Calibration, News
@@ -28,7 +27,7 @@ from dap.runs.folder import Metrics, finished, read_metrics, working_in
 from dap.runs.opening import Opened, is_there, load_model, open_dense, place_of, save_model, settled, suite_pruned
 from dap.runs.sources import Sources, on_targets
 from dap.runs.trust import names_its_model
-from dap.runtime.checkpoints import checksum
+from dap.runtime.checkpoints import fingerprint
 from dap.runtime.engine import Engine, threads
 from dap.runtime.sources import check_memory
 from dap.specs.file_names import DENSE, MASKS, MODEL, RAW, RESULT, SPEC, STATE, files_of, folder_of
@@ -104,7 +103,7 @@ def prune_dense(
             return done
         log.append(metrics)
         if engine.first:
-            about: dict[str, Any] = {"identity": _identity(model)}
+            about: dict[str, Any] = {"identity": fingerprint(model)}
             if isinstance(spec.dense, str):
                 about["trained"] = asdict(read_spec(dense or place_of(spec.dense, folder)))
             write_json(folder / DENSE, about)
@@ -240,9 +239,5 @@ def _evaluate(model: nn.Module, sources: Sources, engine: Engine) -> dict[str, A
 
 
 def _refuse_another_model(folder: Path, model: nn.Module) -> None:
-    if (folder / DENSE).exists() and read_json(folder / DENSE, "identity")["identity"] != _identity(model):
+    if (folder / DENSE).exists() and read_json(folder / DENSE, "identity")["identity"] != fingerprint(model):
         raise DapError(f"the dense model is not the one that {folder} prunes: it was replaced; choose another folder")
-
-
-def _identity(model: nn.Module) -> int:
-    return checksum(torch.tensor([checksum(tensor) for tensor in model.state_dict().values()]))

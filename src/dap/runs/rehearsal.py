@@ -141,7 +141,8 @@ def _open(dense: TrainSpec | ModelSpec, suite: Suite, sources: Sources) -> tuple
         opened = open_model(dense, suite)
         return opened.model, opened.objective
     model, objective = build(dense, suite), make_objective(dense.objective, dense.options, dense.suite)
-    objective.prepare(model, tuple(sources.train), len(suite.classes))
+    with torch.device("cpu"):
+        objective.prepare(model, tuple(sources.train), len(suite.classes))
     return model.eval(), objective
 
 
@@ -196,7 +197,7 @@ def _seconds_per_image(model: nn.Module, sources: Sources) -> float:
     seconds = 0.0
     for _ in range(2):  # the first warms up
         start = time.perf_counter()
-        score(model, [take(held_out, torch.arange(images))], domain=domain)
+        score(model, [take(held_out, torch.arange(images, device="cpu"))], domain=domain)
         seconds = time.perf_counter() - start
     return seconds / images
 

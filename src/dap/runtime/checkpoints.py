@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from dap.errors import DapError
 from dap.runtime.files import check_readable
@@ -58,12 +58,34 @@ def difference(theirs: Mapping[str, Any], ours: Mapping[str, Any]) -> str:
     return ", ".join(known or [f"no {name}" for name in ours if name not in theirs])
 
 
-def checksum(tensor: Tensor) -> int:
-    """Of a tensor's values, whatever its memory format."""
+def under(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    """The tensors whose names begin with `prefix`, without it.
+
+    >>> list(under({"model.weight": torch.ones(1), "adam.weight": torch.ones(1)}, "model."))
+    ['weight']
+    """
+    return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
+
+
+def checksum(tensor: Tensor, code: int = 0) -> int:
+    """Of a tensor's values, whatever its memory format; `code` is the checksum of the values before them."""
     flat = tensor.detach().cpu().reshape(-1).view(torch.uint8).numpy()
-    return zlib.crc32(flat)  # pyright: ignore[reportArgumentType]  # an array is a buffer
+    return zlib.crc32(flat, code)  # pyright: ignore[reportArgumentType]  # an array is a buffer
+
+
+def checksums(tensors: Mapping[str, Tensor]) -> dict[str, int]:
+    """The checksum of each tensor, by name."""
+    return {name: checksum(tensor) for name, tensor in tensors.items()}
+
+
+def fingerprint(*modules: nn.Module) -> int:
+    """One number that changes with any weight or buffer of the modules."""
+    codes = [code for module in modules for code in checksums(module.state_dict()).values()]
+    return checksum(torch.tensor(codes, device="cpu"))
 
 
 def _checksums(arrays: Mapping[str, Tensor]) -> Tensor:
     labels = {name: f"{name} {arrays[name].dtype} {tuple(arrays[name].shape)}" for name in sorted(arrays)}
-    return torch.tensor([[zlib.crc32(label.encode()), checksum(arrays[name])] for name, label in labels.items()])
+    return torch.tensor(
+        [[zlib.crc32(label.encode()), checksum(arrays[name])] for name, label in labels.items()], device="cpu"
+    )

@@ -62,7 +62,7 @@ class Ranks:
         """The sum of each number over all ranks."""
         if self.size == 1:
             return list(numbers)
-        tensor = torch.tensor(numbers, dtype=torch.float64)
+        tensor = torch.tensor(numbers, dtype=torch.float64, device="cpu")
         if dist.get_backend() == "nccl":
             tensor = tensor.to("cuda", torch.float64)
         dist.all_reduce(tensor)

@@ -108,11 +108,11 @@ def _draws(domain: str, dataset: Any, batch_size: int, seed: int, start: int, ra
         raise DapError(f"domain {domain!r} is empty: remove it or give it images")
     share = ranks.share(batch_size)
     check_memory({domain: dataset}, batch_size // ranks.size)
-    step, generator = start, torch.Generator()
+    step, generator = start, torch.Generator("cpu")
     while True:
         step += 1
         generator.manual_seed(derive_seed("batch", seed, domain, step))
-        indices = torch.randint(len(dataset), (batch_size,), generator=generator)
+        indices = torch.randint(len(dataset), (batch_size,), generator=generator, device="cpu")
         # Of each image, not of the batch: it is then the same whoever takes it.
         seeds = np.random.SFC64(derive_seed("images", seed, domain, step)).random_raw(batch_size)
         yield take(dataset, indices[share], seeds[share])
@@ -123,7 +123,7 @@ def check_memory(sources: Mapping[str, Source], batch_size: int) -> None:
     datasets = {domain: source for domain, source in sources.items() if is_dataset(source) and len(source)}
     if batch_size <= _USUAL or not datasets:
         return
-    first = torch.zeros(1, dtype=torch.long), np.zeros(1, np.uint64)
+    first = torch.zeros(1, dtype=torch.long, device="cpu"), np.zeros(1, np.uint64)
     needed = batch_size * sum(take(dataset, *first)[0].nbytes for dataset in datasets.values())
     there = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     if needed > there:

@@ -57,7 +57,7 @@ class Channels:
 
     def flops(self, kept: Tensor) -> float:
         """The share of the model's multiplications that is left."""
-        shares = torch.cat([kept.detach().cpu().double(), torch.ones(1, dtype=torch.float64)])
+        shares = torch.cat([kept.detach().cpu().double(), torch.ones(1, dtype=torch.float64, device="cpu")])
         left = 0.0
         for multiplications, sides in self.costs:
             part = float(multiplications)
@@ -68,27 +68,27 @@ class Channels:
 
     def prices(self, keep: Tensor) -> Tensor:
         """∂ flops / ∂ keep: what a channel costs beside the others, each of which is there with probability `keep`."""
-        shares = torch.cat([keep.detach().cpu().double(), torch.ones(1, dtype=torch.float64)])
+        shares = torch.cat([keep.detach().cpu().double(), torch.ones(1, dtype=torch.float64, device="cpu")])
         prices = torch.zeros_like(shares)
         for multiplications, sides in self.costs:
             means = [shares[side].mean().item() for side in sides]
             for place, side in enumerate(sides):
                 others = math.prod(means[:place] + means[place + 1 :])
-                each = torch.full((len(side),), multiplications * others / len(side), dtype=torch.float64)
+                each = torch.full((len(side),), multiplications * others / len(side), dtype=torch.float64, device="cpu")
                 prices.index_add_(0, side % (self.total + 1), each)
         return prices[:-1] / sum(cost.multiplications for cost in self.costs)
 
     def masks(self, kept: Tensor) -> Masks:
         """Of every parameter that a channel has a part in: all of it goes with the channel."""
-        known = torch.cat([kept.detach().cpu().bool(), torch.ones(1, dtype=torch.bool)])
-        masks = {name: torch.ones(shape, dtype=torch.bool) for name, shape in self.shapes.items()}
+        known = torch.cat([kept.detach().cpu().bool(), torch.ones(1, dtype=torch.bool, device="cpu")])
+        masks = {name: torch.ones(shape, dtype=torch.bool, device="cpu") for name, shape in self.shapes.items()}
         for name, dim, channels in self.places:
             masks[name] &= _along(known[channels], dim, len(self.shapes[name]))
         return Masks(masks)
 
     def kept(self, masks: Masks) -> Tensor:
         """The channels that `masks` keep: those of which some row is left."""
-        kept = torch.zeros(self.total + 1, dtype=torch.bool)
+        kept = torch.zeros(self.total + 1, dtype=torch.bool, device="cpu")
         for name, dim, channels in self.places:
             if dim == 0:
                 mask = masks[name]
@@ -136,7 +136,7 @@ class Channels:
 
     def scores_of(self, scores: Mapping[str, Tensor]) -> Tensor:
         """A score for every channel from those of single weights: the mean over the rows that it comes from."""
-        sums = torch.zeros(self.total + 1, dtype=torch.float64)
+        sums = torch.zeros(self.total + 1, dtype=torch.float64, device="cpu")
         counts = torch.zeros_like(sums)
         for name, dim, channels in self.places:
             if dim == 0 and name in scores:

@@ -134,8 +134,8 @@ def _group(
         if rows and isinstance(module, (*_CONVOLUTIONS, nn.Linear)) and f"{path}.weight" not in allowed:
             return None
         weight = module.weight
-        channels = torch.full((weight.shape[0 if rows else 1],), -1)
-        channels[torch.tensor(indices)] = torch.tensor(roots)
+        channels = torch.full((weight.shape[0 if rows else 1],), -1, device="cpu")
+        channels[torch.tensor(indices, device="cpu")] = torch.tensor(roots, device="cpu")
         places.append(Place(f"{path}.weight", 0 if rows else 1, channels))
         if rows:
             nodes[id(node)] = node
@@ -201,8 +201,8 @@ def _heads(attentions: list[nn.Module], names: Mapping[int, str], allowed: set[s
         path, heads, width = names[id(module)], int(module.num_heads), int(module.head_dim)  # pyright: ignore
         if f"{path}.qkv.weight" not in allowed or heads < 2:
             continue
-        of_head = torch.arange(heads).repeat_interleave(width)
-        rows, values = of_head.repeat(3), torch.cat([torch.full((2 * heads * width,), -1), of_head])
+        of_head = torch.arange(heads, device="cpu").repeat_interleave(width)
+        rows, values = of_head.repeat(3), torch.cat([torch.full((2 * heads * width,), -1, device="cpu"), of_head])
         places = [Place(f"{path}.proj.weight", 1, of_head)]
         places += [Place(f"{path}.qkv.{name}", 0, rows) for name in ("weight", "bias")]
         gates = [Place(f"{path}.qkv.{name}", 0, values) for name in ("weight", "bias")]

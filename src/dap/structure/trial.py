@@ -19,7 +19,7 @@ def is_removable(model: nn.Module, channels: Channels, inputs: Tensor) -> bool:
     They do not where channels are mixed in a way that tracing does not see, or where an activation makes something of
     nothing: then a gate of 0 is no absent channel.
     """
-    kept = torch.ones(channels.total, dtype=torch.bool)
+    kept = torch.ones(channels.total, dtype=torch.bool, device="cpu")
     for group in channels.groups.values():
         kept[group.start + 1 : group.stop : 2] = False
     for dtype in _ROUNDING:  # in double precision nothing is taken for rounding; a model may know only its own

@@ -17,7 +17,7 @@ from dap.masks.masks import Masks
 from dap.objectives import Erm, Objective
 from dap.objectives.objective import Loss
 from dap.runtime.batches import Batches
-from dap.runtime.checkpoints import checksum, difference, load_state, save_state
+from dap.runtime.checkpoints import checksums, difference, fingerprint, load_state, save_state, under
 from dap.runtime.engine import Engine, run
 from dap.runtime.outputs import Outputs
 from dap.runtime.reading import reading, require, require_like, require_types
@@ -25,7 +25,7 @@ from dap.runtime.sources import Source, batch_stream, check_held_out, is_dataset
 from dap.runtime.user_models import check_plain, running
 from dap.training.norms import estimate_norms
 from dap.training.selection import SourceScore, training_domain_validation
-from dap.training.step import Trainer, TrainStats, under
+from dap.training.step import Trainer, TrainStats
 
 _NORM_BATCHES = 100  # to estimate the statistics of averaged weights from
 _SAVED = {
@@ -87,7 +87,9 @@ def train(
     with torch.random.fork_rng([]):
         torch.manual_seed(config.seed)
         objective.trained = 0
-        objective.prepare(model, tuple(sources), _classes(model, sources, config))
+        classes = _classes(model, sources, config)
+        with torch.device("cpu"):  # whose generator is seeded: the same start on every device
+            objective.prepare(model, tuple(sources), classes)
         objective.to(next(model.parameters()).device)
     trainer = Trainer(model, objective, config, engine.ranks)
     job = _Training(trainer, list(sources), validation or {}, watch or {}, checkpoint)
@@ -192,8 +194,7 @@ class _Training:
         return len(scores) - 1 - scores.index(training_domain_validation(scores)) >= patience
 
     def fingerprint(self) -> int:
-        state = [*self.trainer.model.state_dict().values(), *self.trainer.objective.state_dict().values()]
-        return checksum(torch.tensor([checksum(tensor) for tensor in state]))
+        return fingerprint(self.trainer.model, self.trainer.objective)
 
     def step(self, batches: Batches) -> TrainStats:
         stats = self.trainer.step(batches)
@@ -267,7 +268,7 @@ class _Training:
             "validation": list(self.validation),
             "watch": list(self.watch),
             "model": {name: list(tensor.shape) for name, tensor in self.trainer.model.state_dict().items()},
-            "masks": {name: checksum(mask) for name, mask in self.trainer.kept.items()},
+            "masks": checksums(self.trainer.kept),
             "movement": list(self.trainer.movement),
         }
 

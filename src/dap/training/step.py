@@ -19,6 +19,7 @@ from dap.method.gradients import task_gradient
 from dap.objectives import Objective
 from dap.objectives.objective import Gradient, Gradients, Weights
 from dap.runtime.batches import Batches
+from dap.runtime.checkpoints import under
 from dap.runtime.outputs import asking
 from dap.runtime.ranks import ALONE, Ranks
 from dap.runtime.reading import require, require_like, require_types
@@ -249,7 +250,7 @@ class Trainer:
                 require(found.keys() == moments["step"].keys(), f"{moment} is not there for every weight")
                 for name, tensor in found.items():
                     parameter = self._parameters()[kind][name]
-                    like = torch.zeros(()) if moment == "step" else parameter
+                    like = torch.zeros((), device="cpu") if moment == "step" else parameter
                     require_like({name: tensor}, {name: like})
                     place = torch.device("cpu") if moment == "step" else parameter.device
                     optimiser.state[parameter][moment] = tensor.to(place, copy=True)
@@ -260,11 +261,6 @@ class Trainer:
         if self.swad is not None:
             averages = {name: tensor.to(self.device) for name, tensor in under(tensors, "swad.").items()}
             self.swad.load(averages, values["swad"], self.model.state_dict())
-
-
-def under(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
-    """Those whose names begin with `prefix`, without it."""
-    return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
 
 
 def _first_step(weights: Weights, gradients: Gradients, rate: float, decay: float) -> Weights:

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from dap.config import SwadConfig
 from dap.errors import DapError
+from dap.runtime.checkpoints import under
 from dap.runtime.reading import require, require_like, require_types
 
 Weights = dict[str, Tensor]
@@ -142,7 +143,7 @@ class Swad:
         """Go on from a state. Averages must have the names and shapes of `like`, a state dict of the model."""
 
         def group(prefix: str) -> Weights:
-            found = {name.removeprefix(prefix): t.clone() for name, t in tensors.items() if name.startswith(prefix)}
+            found = {name: tensor.clone() for name, tensor in under(tensors, prefix).items()}
             if found and like is not None:
                 require_like(found, like)
             return found
