@@ -16,6 +16,7 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 import dap
+import measures
 from conftest import make_batches, make_model
 from dap.config import PruneConfig
 from data.small_suites import make_folder
@@ -49,6 +50,17 @@ def test_python_in_the_docs(page, tmp_path, monkeypatch):
     (code,) = re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(), re.DOTALL)
     exec(code, names)
     assert dap.Masks.load("masks.safetensors").total > 0
+
+
+def test_adding_a_measure_of_sensitivity(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    sources = {name: TensorDataset(*batch) for name, batch in make_batches(size=40).items()}
+    code, _ = measures.examples()
+    assert len(code.splitlines()) < 40
+    with measures.registered():
+        exec(code, names := {"model": make_model("tied"), "sources": sources})
+    assert names["path"].pruner.measure.__name__ == "Vote"
+    assert dap.Masks.load("masks.safetensors").sparsity > 0.5
 
 
 def _anchors(page):
