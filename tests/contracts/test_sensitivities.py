@@ -206,3 +206,17 @@ def test_it_matters(name):
 def test_an_unknown_measure_is_one_line_that_lists_those_there_are():
     with pytest.raises(dap.DapError, match=f"no sensitivity 'unknown'; choose one of {', '.join(SENSITIVITIES)}$"):
         pruner_of("unknown")
+
+
+def test_a_state_of_earlier_versions_is_one_of_signs():
+    straight, resumed = pruner_of("sign"), pruner_of("sign")
+    for step in range(3):
+        straight.step(make_batches(seed=step))
+    state = straight.state_dict()
+    del state["compared"], state["config"]["sensitivity"]
+    with pytest.raises(dap.DapError, match="was made with sensitivity='sign', this pruner has 'vote'"):
+        pruner_of("vote").load_state_dict(state)
+    resumed.load_state_dict(state)
+    for one in (straight, resumed):
+        one.step(make_batches(seed=3))
+    assert_same(resumed, straight)
