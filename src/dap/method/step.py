@@ -283,7 +283,8 @@ class Pruner:
         for piece in self.layout.slices:
             before = self.sensitivity[piece].to(torch.float32, copy=True)
             self.sensitivity[piece] = torch.lerp(before, measure.score(piece), 1 - self.config.beta)
-            measure.shape_logit(self.effective[piece], before.sub_(self.sensitivity[piece]).neg_(), self.config.alpha)
+            change = torch.sub(self.sensitivity[piece], before, out=before)
+            measure.shape_logit(self.effective[piece], change, self.config.alpha)
 
     def _advance_average(self) -> tuple[float, float]:
         """Move the averaged logits on; the sparsities of the raw and the averaged mask."""
