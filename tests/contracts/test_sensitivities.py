@@ -123,7 +123,7 @@ def test_lies_in_its_range(measure, domains):
         assert score.dtype == torch.float32
         assert score.min() >= low
         assert score.max() <= high
-    assert score[1] == score[2] == low  # the least where all agree
+        assert score[1] == score[2] == low  # the least where all agree
 
 
 @pytest.mark.parametrize("beta", [0.0, 0.92, 0.98, 0.99, 0.999])
@@ -183,7 +183,8 @@ def test_a_state_has_the_bytes_per_gate_that_are_stated(name):
 
 @pytest.mark.parametrize("measure", MEASURES.values(), ids=MEASURES)
 def test_shapes_the_logit_or_the_gradient(measure):
-    average = torch.linspace(*measure.range, 9, dtype=measure.precision(0.9))
+    low, high = measure.range
+    average = torch.linspace(low, high, 9, dtype=measure.precision(0.9))
     logit, gradient = torch.zeros(9), torch.ones(9)
     measure.shape_logit(logit, average.float(), 2.0)
     measure.shape_gradient(gradient, average, 2.0)
