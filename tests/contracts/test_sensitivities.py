@@ -1,5 +1,6 @@
 """Every measure of sensitivity keeps its word, and the pruner works with it."""
 
+import copy
 from collections.abc import Iterator
 from typing import Any
 
@@ -10,7 +11,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 import dap
 from conftest import make_batches, make_model
 from dap.method.gates import Granularity, by_output_channel, by_weight
-from dap.method.sensitivities import SENSITIVITIES, Sensitivity
+from dap.method.gradients import domain_gradients
+from dap.method.schedules import temperature
+from dap.method.sensitivities import SENSITIVITIES, Sensitivity, SignAgreement
 from dap.runtime.checkpoints import load_state, save_state
 from dap.structure import find_channels
 from measures import MEASURES, registered
@@ -221,3 +224,48 @@ def test_a_state_of_earlier_versions_is_one_of_signs():
     for one in (straight, resumed):
         one.step(make_batches(seed=3))
     assert_same(resumed, straight)
+
+
+@pytest.mark.parametrize("granularity", ["weights", "rows", "channels"])
+def test_sees_the_gradients_it_asks_for(granularity):
+    gates = {"weights": by_weight, "rows": by_output_channel, "channels": find_channels(NETWORK, IMAGES)}[granularity]
+    seen: list[tuple[str, slice, torch.Tensor]] = []
+
+    class Recording(SignAgreement):
+        def add(self, domain: str, piece: slice, gradient: torch.Tensor) -> None:
+            seen.append((domain, piece, gradient.clone()))
+
+    class OfWeights(Recording):
+        gradients = "weight"
+
+    SENSITIVITIES.update(gate=Recording, weight=OfWeights)
+    for name in ("gate", "weight"):
+        seen.clear()
+        pruner = pruner_of(name, gates, f_update=1)
+        batches = batches_of(pruner, 0)
+        tau = temperature(1, pruner.config.steps, *pruner.config.temperature)
+        sampled = pruner._sample(1, tau, *pruner.layout.priced(pruner.effective))[0]
+        masked = pruner.layout.masked_weights(sampled)
+        _, parts = domain_gradients(pruner.network, pruner.objective, masked, batches)
+        expected = {}
+        for domain, part in zip(batches, parts, strict=True):
+            # Against autograd: every weight of a gate moves by the same amount, or in proportion to itself.
+            amount = torch.zeros(pruner.layout.gates, requires_grad=True)
+            known = pruner.layout.weights
+            directions = {key: known[key] if name == "gate" else torch.ones_like(known[key]) for key in known}
+            scaled = {key: value * directions[key] for key, value in spread_over(pruner, amount).items()}
+            products = [(scaled[key] * gradient).sum() for key, gradient in part.items() if gradient is not None]
+            (expected[domain],) = torch.autograd.grad(sum(products), amount)  # pyright: ignore
+        pruner.step(batches)
+        for domain in batches:
+            found = torch.cat([gradient for one, _, gradient in seen if one == domain])
+            torch.testing.assert_close(found, expected[domain], rtol=1e-3, atol=1e-6)
+
+
+def spread_over(pruner: dap.Pruner, amount: torch.Tensor) -> dict[str, torch.Tensor]:
+    """The amount of its gate for every weight; none where a channel has no gate."""
+    ones = {name: torch.ones_like(weight) for name, weight in pruner.layout.weights.items()}
+    layout = copy.copy(pruner.layout)
+    layout.weights = ones  # pyright: ignore
+    still = layout.masked_weights(torch.zeros_like(amount))
+    return {name: value - still[name] for name, value in layout.masked_weights(amount).items()}
