@@ -135,9 +135,10 @@ def test_its_precision_follows_the_average(measure, beta):
     low, high = measure.range
     scores = torch.linspace(low, high, 101)
     average = torch.zeros(101, dtype=measure.precision(beta))
-    for _ in range(300):
+    updates = round(3 / (1 - beta))  # after which S̄ is close to S, and moves least
+    for _ in range(updates):
         average = torch.lerp(average.float(), scores, 1 - beta).to(average.dtype)
-    assert (average - scores * (1 - beta**300)).abs().max() < 0.03 * (high - low)
+    assert (average - scores * (1 - beta**updates)).abs().max() < 0.03 * (high - low)
 
 
 class Passes(TorchDispatchMode):
@@ -204,7 +205,8 @@ def test_it_matters(name):
     for step in range(6):
         ours.step(make_batches(seed=step))
         without.step(make_batches(seed=step))
-    assert not torch.equal(ours.effective, without.effective)
+    away = (ours.effective - without.effective).abs()  # the sums over domains alone differ in the last bits
+    assert (away > 1e-4).float().mean() > 0.5
 
 
 def test_an_unknown_measure_is_one_line_that_lists_those_there_are():
