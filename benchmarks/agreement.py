@@ -18,7 +18,7 @@ import torch
 from dap.masks.attach import MaskedModel
 from dap.method.gates import GateLayout
 from dap.method.gradients import domain_gradients
-from dap.method.sensitivity import SignCount
+from dap.method.sensitivities import SignAgreement
 from dap.runs.opening import Opened, open_dense
 from dap.runtime.outputs import asking
 from dap.runtime.sources import batch_stream
@@ -41,12 +41,12 @@ def estimate(opened: Opened, size: int) -> Iterator[tuple[int, float, float, flo
     for update in range(1, max(AT) + 1):
         for total, stream in zip(sums, streams, strict=True):
             batches = {domain: next(batch) for domain, batch in stream.items()}
-            signs = SignCount(layout.gates, len(batches), torch.device("cpu"))
+            signs = SignAgreement(layout.gates, tuple(batches), torch.device("cpu"), {})
             _, parts = domain_gradients(network, opened.objective, weights, batches)
-            for gradients in parts:
+            for domain, gradients in zip(batches, parts, strict=True):
                 for piece, part in layout.gate_gradients(gradients):
-                    signs.add(piece, part)
-            total += signs.sensitivity()
+                    signs.add(domain, piece, part)
+            total += signs.score()
         if update in AT:
             one = sums[0] / update
             yield update, torch.corrcoef(sums)[0, 1].item(), one.mean().item(), one.std().item()

@@ -16,6 +16,7 @@ import dap
 from conftest import make_batches, make_classifier
 from dap.objectives import OBJECTIVES
 from dap.runtime.checkpoints import save_state
+from measures import registered
 
 # Objectives by the name of their run. With free norms each rank sees statistics of its own, so that only ranks agree.
 RUNS = {name: name for name in OBJECTIVES} | {"free norms": "coral"}
@@ -82,6 +83,12 @@ def main(devices: int, folder: Path) -> None:
         tensors |= {f"{name}.masks.{key}": value for key, value in path.masks.items()}
         values[name] = {"losses": dense.losses, "validation": [score.accuracy for score in dense.scores]}
         values[name] |= {"history": path.history}
+    with registered() as measures:
+        for name in measures:
+            config = dap.PruneConfig(steps=6, target_sparsity=0.8, f_update=2, batch_size=8, sensitivity=name)
+            path = dap.learn_masks(make_classifier(), SOURCES, config, engine=engine)
+            state = path.pruner.state_dict()["tensors"]
+            tensors |= {f"measure {name}.{key}": value for key, value in state.items()}
     config = dap.PruneConfig(steps=6, target_sparsity=0.8, f_update=2, batch_size=8)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of ways that are left out

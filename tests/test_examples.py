@@ -17,6 +17,7 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 import dap
+import measures
 from conftest import make_batches, make_model
 from dap.config import PruneConfig
 from data.small_suites import make_folder
@@ -77,6 +78,17 @@ def test_an_addition_is_one_file_and_one_line(page, heading, registry, contract,
     environment = {**os.environ, "PYTHONPATH": str(tmp_path / "src")}
     result = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
     assert result.returncode == 0, result.stdout
+
+
+def test_adding_a_measure_of_sensitivity(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    sources = {name: TensorDataset(*batch) for name, batch in make_batches(size=40).items()}
+    code, _ = measures.examples()
+    assert len(code.splitlines()) < 40
+    with measures.registered():
+        exec(code, names := {"model": make_model("tied"), "sources": sources})
+    assert names["path"].pruner.measure.__name__ == "Vote"
+    assert dap.Masks.load("masks.safetensors").sparsity > 0.5
 
 
 def _anchors(page):

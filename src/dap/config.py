@@ -115,6 +115,7 @@ class PruneConfig:
     steps: int = UNSET  # T
     target_sparsity: float = UNSET  # s
     alpha: float = UNSET  # α, strength of the domain sensitivity; 0 learns domain-agnostic masks
+    sensitivity: str = "sign"  # how disagreement between domains is measured; docs/sensitivities.md
     learning_rate: float = UNSET
     temperature: tuple[float, float] = UNSET  # τ₀ → τ₁
     p_init: float = 0.95

@@ -10,6 +10,7 @@ import torch
 from dap.errors import DapError
 from dap.runtime.checkpoints import load_state
 from dap.runtime.ranks import Ranks
+from measures import MEASURES
 from ranked import RUNS
 
 
@@ -43,6 +44,19 @@ def test_two_processes_follow_one(ended, name):
     ours, theirs = together[0][f"{name}.logits"], alone[0][f"{name}.logits"]
     assert (ours > 0).eq(theirs > 0).float().mean() > 0.97
     assert together[0][f"{name}.sensitivity"].eq(alone[0][f"{name}.sensitivity"]).float().mean() > 0.97
+
+
+@pytest.mark.parametrize("name", MEASURES)
+def test_a_measure_of_sensitivity_sees_the_whole_batch(ended, name):
+    alone, together = ended["1-rank-0"][0], ended["2-rank-0"][0]
+    keys = [key for key in alone if key.startswith(f"measure {name}.")]
+    assert sum(".memory." in key for key in keys) * 4 == MEASURES[name].cost(3).kept
+    low, high = MEASURES[name].range
+    for key in keys:
+        assert key in together
+        if ".sensitivity" in key:
+            away = (together[key].float() - alone[key].float()).abs() / (high - low)
+            assert (away < 0.01).float().mean() > 0.97
 
 
 def test_a_way_that_one_rank_does_not_take_is_learnt_from_the_other(ended):

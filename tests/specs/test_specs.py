@@ -96,6 +96,18 @@ def test_methods_that_were_proposed_for_some_sparsities_cut_these():
 def test_ids_stay_what_they_are():
     """A change here makes every finished run of every user unknown: it needs a reason."""
     assert identity(DENSE) == "76150a82a178"
+    assert identity(PruneSpec(DENSE)) == "dcdc612c751d"
+    assert identity(PruneSpec(DENSE, prune=PruneConfig("paper"))) == "8fef23831365"
+    assert identity(PruneSpec(DENSE, "taylor")) == "2fc60a808464"
+
+
+def test_a_measure_of_sensitivity_counts_unless_it_is_the_default():
+    vote = PruneSpec(DENSE, prune=PruneConfig(sensitivity="vote"))
+    assert identity(vote) != identity(PruneSpec(DENSE))
+    assert identity(replace(vote, method="taylor")) == identity(PruneSpec(DENSE, "taylor"))  # which does not look at it
+    values = asdict(PruneSpec(DENSE))
+    del values["prune"]["sensitivity"]  # as earlier versions wrote it
+    assert read(PruneSpec, values, "spec.json") == PruneSpec(DENSE)
 
 
 @pytest.mark.parametrize(

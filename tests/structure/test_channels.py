@@ -8,7 +8,7 @@ from dap.errors import DapError
 from dap.masks.attach import MaskedModel
 from dap.method.gates import pull, weigh
 from dap.method.gradients import domain_gradients, task_gradient
-from dap.method.sensitivity import sensitivity
+from dap.method.sensitivities.sign import sensitivity
 from dap.method.step import Pruner
 from dap.objectives import Erm
 from dap.structure import ChannelLayout, find_channels

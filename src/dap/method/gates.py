@@ -78,6 +78,7 @@ class Layout(Protocol):
     def priced(self, logits: Tensor) -> tuple[Pieces, float]: ...
     def masked_weights(self, gates: Tensor) -> dict[str, Tensor]: ...
     def gate_gradients(self, gradients: Mapping[str, Tensor | None]) -> Iterator[tuple[slice, Tensor]]: ...
+    def weight_gradients(self, gradients: Mapping[str, Tensor | None]) -> Iterator[tuple[slice, Tensor]]: ...
     def sparsity(self, logits: Tensor) -> float: ...
     def threshold(self, logits: Tensor, allow_empty: bool = False) -> Masks: ...
     def cut(self, ranking: Tensor, sparsity: float, allow_empty: bool = False) -> Masks: ...
@@ -178,12 +179,21 @@ class GateLayout:
 
     def gate_gradients(self, gradients: Mapping[str, Tensor | None]) -> Iterator[tuple[slice, Tensor]]:
         """∂L/∂m = Σ w·∂L/∂(w·m) over the weights of each gate: slice by slice of the flat vector."""
+        return self._sums(gradients, lambda name, gradient: gradient.float() * self.weights[name])
+
+    def weight_gradients(self, gradients: Mapping[str, Tensor | None]) -> Iterator[tuple[slice, Tensor]]:
+        """Σ ∂L/∂(w·m) over the weights of each gate: slice by slice of the flat vector."""
+        return self._sums(gradients, lambda _, gradient: gradient.float())
+
+    def _sums(
+        self, gradients: Mapping[str, Tensor | None], term: Callable[[str, Tensor], Tensor]
+    ) -> Iterator[tuple[slice, Tensor]]:
         for site in self.sites:
             gradient = gradients[site.name]
             if gradient is None:  # this weight took no part in the forward pass
                 part = torch.zeros(site.stop - site.start, device=self.weights[site.name].device)
             else:
-                part = (gradient.float() * self.weights[site.name]).sum_to_size(site.shape).reshape(-1)
+                part = term(site.name, gradient).sum_to_size(site.shape).reshape(-1)
             yield slice(site.start, site.stop), part
 
     def sparsity(self, logits: Tensor) -> float:

@@ -2,7 +2,7 @@
 
 import dataclasses
 import math
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -16,7 +16,7 @@ from dap.masks.masks import Masks
 from dap.method.gates import Granularity, Pieces, by_weight, pull, relax, relax_gradient, sparsity_loss, weigh
 from dap.method.gradients import domain_gradients, task_gradient
 from dap.method.schedules import Observation, make_coefficient, temperature
-from dap.method.sensitivity import SignCount
+from dap.method.sensitivities import Sensitivity, find_sensitivity
 from dap.objectives import Erm, Objective
 from dap.objectives.objective import Gradients, Loss
 from dap.runtime.batches import Batches, check_batch
@@ -31,6 +31,7 @@ _SAVED = {
     "reached": float,
     "unused": list[str] | None,
     "gates": int,
+    "compared": list[str],
     "coefficient": float | None,
     "config": dict[str, Any],
     "weights": dict[str, list[int]],
@@ -85,6 +86,7 @@ class Pruner:
         ranks: Ranks = ALONE,
     ):
         self.config = (config or PruneConfig()).resolved(channels=granularity.channels)
+        self.measure = find_sensitivity(self.config.sensitivity)
         self.ranks = ranks
         self.masked = MaskedModel(model, self.config.include, self.config.exclude)
         self.granularity = granularity
@@ -102,9 +104,10 @@ class Pruner:
         start = math.log(self.config.p_init / (1 - self.config.p_init))
         # λ̃ = λ − α·S̄ is what is kept, not λ: every step reads it, its gradient is that of λ, and S̄ rarely changes.
         self.effective = torch.full((self.layout.gates,), start, device=self.device)
-        # S̄ lies in [−1, 1] and moves by (1−β)·S: half precision resolves it to 0.0005, unless it moves by less.
-        precision = torch.float16 if self.config.beta <= 0.99 else torch.float32
+        precision = self.measure.precision(self.config.beta)
         self.sensitivity = torch.zeros_like(self.effective, dtype=precision) if self.config.alpha else None
+        self.memory: dict[str, Tensor] = {}  # what the measure remembers of earlier updates
+        self.compared: tuple[str, ...] = ()  # the domains of those updates
         self.average = self.effective.clone() if self.config.average else None
         self.optimiser = torch.optim.Adam(
             [self.effective],
@@ -142,15 +145,16 @@ class Pruner:
         gates, expected, slope = self._sample(step, tau, *priced)
         weights = self.layout.masked_weights((gates > 0.5).float() if self.config.hard else gates)
         if self._updates_sensitivity(step):
-            signs = SignCount(self.layout.gates, len(batches), self.device)
+            memory = {name: tensor.clone() for name, tensor in self.memory.items()}  # a step that fails drops it
+            measure = self.measure(self.layout.gates, tuple(batches), self.device, memory)
             loss, parts = domain_gradients(self.network, self.objective, weights, batches, self.ranks)
         else:
-            signs = None
+            measure, memory = None, self.memory
             loss, whole, _ = task_gradient(self.network, self.objective, weights, batches, self.ranks)
             parts = iter([whole])
             del whole
         del weights
-        gradient = self._gate_gradient(parts, signs)
+        gradient = self._gate_gradient(parts, measure, batches)
         size = self._task_gradient(gradient, gates, tau)
         del gates
         target = self.coefficient.target(step)
@@ -169,8 +173,9 @@ class Pruner:
         self.optimiser.step()
         self.effective.grad = None
         del gradient
-        if signs is not None:
-            self._update_sensitivity(signs)
+        if measure is not None:
+            self._update_sensitivity(measure)
+            self.memory, self.compared = memory, tuple(dict.fromkeys((*self.compared, *batches)))
         self.steps_done = step
         raw, averaged = self._advance_average()
         self.reached = averaged
@@ -210,9 +215,10 @@ class Pruner:
     @property
     def logits(self) -> Tensor:
         """λ, as a new tensor."""
-        if self.sensitivity is None:
-            return self.effective.clone()
-        return torch.add(self.effective, self.sensitivity.float(), alpha=self.config.alpha)
+        logits = self.effective.clone()
+        if self.sensitivity is not None:
+            self.measure.shape_logit(logits, -self.sensitivity.float(), self.config.alpha)
+        return logits
 
     def _sample(self, step: int, tau: float, pieces: Pieces, rest: float) -> tuple[Tensor, float, float]:
         """The gates m, the expected density mean σ(λ̃) over all weights, and its slope: mean σ(λ̃)(1−σ(λ̃)) / N."""
@@ -230,25 +236,34 @@ class Pruner:
             relax(self.effective[piece], part, tau, out=part)
         return gates, (kept.item() + rest) / self.layout.total, slope.item() / self.layout.gates / self.layout.total
 
-    def _gate_gradient(self, parts: Iterator[Gradients], signs: SignCount | None) -> Tensor:
-        """∂L/∂m, the sum of its parts; where they are the domains' parts, their signs are counted."""
+    def _gate_gradient(self, parts: Iterator[Gradients], measure: Sensitivity | None, domains: Iterable[str]) -> Tensor:
+        """∂L/∂m, the sum of its parts; where they are the domains' parts, the measure sees them."""
         total = torch.empty_like(self.effective)
-        for index, gradients in enumerate(parts):
+        first, names = True, iter(domains)
+        for gradients in parts:  # zip and enumerate would keep one part while the next is computed
+            domain = next(names)
             for piece, part in self.layout.gate_gradients(gradients):
-                if signs is not None:
-                    signs.add(piece, part)
-                if index == 0:
+                if measure is not None and measure.gradients == "gate":
+                    measure.add(domain, piece, part)
+                if first:
                     total[piece] = part
                 else:
                     total[piece] += part
+            if measure is not None and measure.gradients == "weight":
+                for piece, part in self.layout.weight_gradients(gradients):
+                    measure.add(domain, piece, part)
+            first = False
             del gradients
         return total
 
     def _task_gradient(self, gradient: Tensor, gates: Tensor, tau: float) -> float:
-        """Turn ∂L/∂m into ∂L/∂λ in place; its mean absolute value."""
+        """Turn ∂L/∂m into ∂L/∂λ in place, as the measure shapes it; its mean absolute value."""
         size = torch.zeros((), dtype=torch.float64, device=self.device)
         for piece in self.layout.slices:
-            size += relax_gradient(gradient[piece], gates[piece], tau).abs().sum()
+            part = relax_gradient(gradient[piece], gates[piece], tau)
+            if self.sensitivity is not None:
+                self.measure.shape_gradient(part, self.sensitivity[piece], self.config.alpha)
+            size += part.abs().sum()
         return size.item() / self.layout.gates
 
     def _add_sparsity_gradient(self, gradient: Tensor, pieces: Pieces, scale: float) -> float:
@@ -265,13 +280,14 @@ class Pruner:
             squares += part.dot(part)
         return math.sqrt(squares.item()) if torch.isfinite(squares) else math.nan
 
-    def _update_sensitivity(self, signs: SignCount) -> None:
+    def _update_sensitivity(self, measure: Sensitivity) -> None:
         """S̄ ← β·S̄ + (1−β)·S (eq. 8), and with it λ̃ = λ − α·S̄ (eq. 9)."""
         assert self.sensitivity is not None
         for piece in self.layout.slices:
             before = self.sensitivity[piece].to(torch.float32, copy=True)
-            self.sensitivity[piece] = torch.lerp(before, signs.sensitivity(piece), 1 - self.config.beta)
-            self.effective[piece].add_(before.sub_(self.sensitivity[piece]), alpha=self.config.alpha)
+            self.sensitivity[piece] = torch.lerp(before, measure.score(piece), 1 - self.config.beta)
+            change = torch.sub(self.sensitivity[piece], before, out=before)
+            measure.shape_logit(self.effective[piece], change, self.config.alpha)
 
     def _advance_average(self) -> tuple[float, float]:
         """Move the averaged logits on; the sparsities of the raw and the averaged mask."""
@@ -317,12 +333,14 @@ class Pruner:
         """Everything that resuming needs to give the same bits: tensors, and plain values that JSON can hold."""
         adam = self.optimiser.state[self.effective]
         tensors = {"effective": self.effective, "sensitivity": self.sensitivity, "average": self.average, **adam}
+        tensors |= {f"memory.{name}": tensor for name, tensor in self.memory.items()}
         return {
             "tensors": {name: tensor.clone() for name, tensor in tensors.items() if tensor is not None},
             "steps_done": self.steps_done,
             "reached": self.reached,
             "unused": None if self.unused is None else list(self.unused),
             "gates": self.layout.gates,
+            "compared": list(self.compared),
             "coefficient": self.coefficient.state,
             "config": dataclasses.asdict(self.config),
             "weights": self._shapes(),
@@ -331,16 +349,21 @@ class Pruner:
     def _shapes(self) -> dict[str, list[int]]:
         return {name: list(weight.shape) for name, weight in self.layout.weights.items()}
 
-    def _outline(self, moved: bool) -> dict[str, Tensor]:
-        """What the tensors of a state look like; Adam has none before its first step."""
+    def _outline(self, moved: bool, compared: Collection[str]) -> dict[str, Tensor]:
+        """What the tensors of a state look like. Adam has none before its first step, a measure before its update."""
+        memory: dict[str, Tensor] = {}
+        if compared and self.sensitivity is not None:
+            self.measure(self.layout.gates, compared, torch.device("meta"), memory)
         own = {"effective": self.effective, "sensitivity": self.sensitivity, "average": self.average}
+        own |= {f"memory.{name}": tensor for name, tensor in memory.items()}
         count = torch.zeros((), device="cpu")
         adam = {"step": count, "exp_avg": self.effective, "exp_avg_sq": self.effective} if moved else {}
         return {name: tensor for name, tensor in {**own, **adam}.items() if tensor is not None}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Resume from a state of the same model under the same configuration."""
-        state = {"unused": [], **state}  # earlier versions masked unused weights, too
+        # Earlier versions masked unused weights, too, and remembered nothing but S̄.
+        state = {"unused": [], "compared": [], **state}
         require_types(state, _SAVED)
         unused = state["unused"]
         self._leave_out(None if unused is None else tuple(name for name in unused if name in self.masked.every))
@@ -359,13 +382,16 @@ class Pruner:
             if ours != theirs:
                 raise DapError(f"the saved state was made with {field.name}={theirs!r}, this pruner has {ours!r}")
         require(0 <= state["steps_done"] <= self.config.steps, f"{state['steps_done']} steps are done")
-        require_like(state["tensors"], self._outline(bool(state["steps_done"])))
+        require_like(state["tensors"], self._outline(bool(state["steps_done"]), state["compared"]))
         tensors = {name: tensor.to(self.device, copy=True) for name, tensor in state["tensors"].items()}
         self.effective.copy_(tensors.pop("effective"))
         if self.sensitivity is not None:
             self.sensitivity.copy_(tensors.pop("sensitivity"))
         if self.average is not None:
             self.average.copy_(tensors.pop("average"))
+        remembered = [name for name in tensors if name.startswith("memory.")]
+        self.memory = {name.removeprefix("memory."): tensors.pop(name) for name in remembered}
+        self.compared = tuple(state["compared"])
         self.optimiser.state.clear()
         if tensors:  # Adam has none before its first step
             self.optimiser.state[self.effective] = tensors

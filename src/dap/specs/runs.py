@@ -164,6 +164,8 @@ class PruneSpec:
             values["sparsities"] = method.sparsities(allocation)
         if config.paced.start == 1:  # an option that came later
             del values["prune"]["paced"]["start"]
+        if config.sensitivity == PruneConfig.sensitivity:  # this one, too
+            del values["prune"]["sensitivity"]
         if not method.learns:
             values["prune"] = {key: values["prune"][key] for key in ("include", "exclude", "batch_size", "seed")}
         if self.watch_every is None or not method.learns:

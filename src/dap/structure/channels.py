@@ -174,11 +174,21 @@ class ChannelLayout:
 
     def gate_gradients(self, gradients: Mapping[str, Tensor | None]) -> Iterator[tuple[slice, Tensor]]:
         """∂L/∂m = Σ p·∂L/∂(p·m) over all parameters p that a gate multiplies."""
+        # In double precision if the weights are.
+        return self._sums(gradients, lambda name, gradient: gradient.float() * self.weights[name])
+
+    def weight_gradients(self, gradients: Mapping[str, Tensor | None]) -> Iterator[tuple[slice, Tensor]]:
+        """Σ ∂L/∂(p·m) over all parameters p that a gate multiplies."""
+        return self._sums(gradients, lambda _, gradient: gradient.float())
+
+    def _sums(
+        self, gradients: Mapping[str, Tensor | None], term: Callable[[str, Tensor], Tensor]
+    ) -> Iterator[tuple[slice, Tensor]]:
         total = torch.zeros(self.gates + 1, device=self.device)
         for name, channels in self.sites:
             if (gradient := gradients[name]) is not None:
-                product = gradient.float() * self.weights[name]  # in double precision if the weights are
-                total.index_add_(0, channels, product.reshape(len(product), -1).sum(1).float())
+                rows = term(name, gradient).reshape(len(gradient), -1).sum(1)
+                total.index_add_(0, channels, rows.float())
         yield self.slices[0], total[:-1]
 
     def sparsity(self, logits: Tensor) -> float:
