@@ -17,17 +17,20 @@ from torch.utils.data import TensorDataset
 import dap
 from conftest import make_batches, make_classifier, make_model
 from dap.config import PruneConfig, SwadConfig, TrainConfig
-from dap.criteria import CHANNEL_LEVEL, CRITERIA, Calibration
+from dap.criteria import CRITERIA, Calibration
 from dap.data import digits
 from dap.evaluation import accuracy
 from dap.evaluation.assessment import assess_logits, predictions
-from dap.evaluation.attacks import Attack, under_attack
+from dap.evaluation.attacks import under_attack
+from dap.evaluation.fgsm import FGSM
+from dap.evaluation.pgd import PGD
 from dap.evaluation.pixels import InPixels
 from dap.masks.allocation import ALLOCATIONS
 from dap.masks.attach import maskable_weights
 from dap.method.gates import by_output_channel
 from dap.models.sparse import load_sparse, save_sparse
 from dap.objectives import OBJECTIVES
+from dap.specs.methods import METHODS
 from dap.structure import find_channels, remove_channels
 
 _OPTIMISERS = str(Path(torch.optim.__file__).parent)
@@ -109,7 +112,7 @@ def test_training_fine_tuning_and_learning_with_an_objective(name, tmp_path):
 def test_pruning(method):
     model, data = make_classifier(), sources()
     by_channel = {name for name in ALLOCATIONS if "channels" in name}
-    allocations = by_channel if method in CHANNEL_LEVEL else {*ALLOCATIONS, "2:4"}
+    allocations = by_channel if METHODS[method].by_channel else {*ALLOCATIONS, "2:4"}
     config, train = PruneConfig(steps=3, target_sparsity=0.5, batch_size=4), TrainConfig(steps=2, batch_size=4)
     with MetaByDefault():
         calibration = Calibration(data, batches=1, batch_size=4)
@@ -141,9 +144,9 @@ def test_evaluation():
     with MetaByDefault():
         accuracy(model, data)
         assess_logits(*predictions(model, data))
-        pixels = {"model": InPixels(model, (0.5,) * 3, (0.5,) * 3)}
-        for attack in (Attack("fgsm", 0.1), Attack("pgd", 0.1, 2, restarts=2)):
-            under_attack(pixels, data, attack)
+        pixels = InPixels(model, (0.5,) * 3, (0.5,) * 3)
+        for attack in (FGSM(0.1), PGD(0.1, 2, restarts=2)):
+            under_attack(pixels, {"domain 0": data}, attack)
 
 
 def test_digits_and_sparse_files(tmp_path, monkeypatch):
