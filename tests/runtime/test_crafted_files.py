@@ -251,9 +251,10 @@ def cache_kind(folder: Path) -> Kind:
         changed[name] = mutate_bytes(honest[name], rng)
         if right:
             images, sizes = changed["pixels"], changed["sizes"]
-            sums = np.array([zlib.crc32(images[at : at + 192]) for at in range(0, len(images), 192)], np.uint32)
+            parts = [np.frombuffer(images[at : at + 192], np.uint8) for at in range(0, len(images), 192)]
+            sums = np.array([cache._sum(part) for part in parts], np.uint64)
             whole = np.frombuffer(sizes[: len(sizes) // 8 * 8], np.int32)
-            changed["sums"] = sums.tobytes() + np.uint32(cache._total(whole, sums)).tobytes()
+            changed["sums"] = sums.tobytes() + np.uint64(cache._total(whole, sums)).tobytes()
         write(changed)
 
     def write(changed: dict[str, bytes]) -> None:
